@@ -1,0 +1,189 @@
+"""What a framework under test answers. Numpy in and out; the reference is the first implementation.
+
+Arrays are float64 or int64 unless said otherwise; `(B, T)` is aligned with the response tokens; in a mask 1 counts.
+A subject implements what it can and names it in `capabilities`; a case that needs more does not apply to it.
+Methods may raise anything: the case's runner reports an exception as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Capability(StrEnum):
+    """Groups of methods that a subject may answer."""
+
+    PADDING = "padding"
+    FUNCTIONS = "functions"
+    UPDATE = "update"
+    LOG_PROBS = "log_probs"
+    GENERATION = "generation"
+    SOCKETS = "sockets"
+    TRAINING = "training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padded:
+    """A row padded to a length: ids `(1, L)` and mask `(1, L)`, both as the framework returned them."""
+
+    ids: np.ndarray
+    mask: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionAnswer:
+    """Outputs of one pure function by name, and gradients of the sum of `outputs["value"]` by input name."""
+
+    outputs: Mapping[str, np.ndarray]
+    gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSample:
+    """One rollout as the update sees it. `rewards` is the scalar score of the whole response."""
+
+    prompt: tuple[int, ...]
+    response: tuple[int, ...]
+    score: float
+    group: int
+    old_log_probs: tuple[float, ...] | None = None  # None: the subject computes them with its current policy
+    mask: tuple[int, ...] | None = None  # over response tokens; None counts them all
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateAnswer:
+    """Of one mini-batch through the update. With `apply=False` gradients are computed and nothing is stepped."""
+
+    loss: float
+    metrics: Mapping[str, float]
+    gradients: Mapping[str, np.ndarray]  # by parameter name, float64; empty when applied
+    parameter_change: float  # largest absolute change of a parameter; 0.0 when not applied
+    parameters_finite: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How sequences are laid out for one forward pass."""
+
+    side: str = "right"  # where padding goes: right or left
+    extra_padding: int = 0  # columns beyond the longest row
+    rows_per_batch: int = 0  # 0: all in one batch
+    order: tuple[int, ...] = ()  # a permutation of the rows; empty: as given
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    prompt: tuple[int, ...]
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]  # under the untruncated policy at `temperature`, one a token
+    finish_reason: str  # "stop", "length" or "abort"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlace:
+    """One physical rollout worker. `dp_rank` is None where a framework has no data-parallel rank to give."""
+
+    job: str
+    replica: int
+    node: int
+    dp_rank: int | None
+    tp_rank: int
+    dp_per_node: int  # data-parallel workers on one node
+    tp_size: int
+
+
+class Endpoint(Protocol):
+    """One open end of a weight-sync channel over a real socket."""
+
+    address: str
+
+    def send(self, payload: bytes) -> None: ...
+
+    def receive(self, *, timeout_seconds: float) -> bytes | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """A short training of the whole loop."""
+
+    steps: tuple[Mapping[str, float | None], ...]  # metrics by step
+    fingerprint: str  # SHA-256 over names, shapes and bytes of the final parameters
+    greedy_reward_before: float | None = None  # held-out greedy reward after the warm start, before the first step
+    greedy_reward_after: float | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Subject(Protocol):
+    """A framework under test, built once for a cell and asked case after case."""
+
+    name: str
+
+    def capabilities(self) -> frozenset[Capability]: ...
+
+    def vocabulary(self) -> tuple[int, int | None, int | None]:
+        """Size of the vocabulary, pad id and end id (None when there is none)."""
+        ...
+
+    # PADDING
+    def pad(self, tokens: Sequence[int], *, length: int, side: str, pad_id: int | None) -> Padded: ...
+
+    # FUNCTIONS
+    def function_names(self) -> tuple[str, ...]:
+        """Names of the pure functions it has: `policy_loss.ppo_clip`, `advantage.gae`, `aggregate.token_mean` …"""
+        ...
+
+    def function(
+        self, name: str, inputs: Mapping[str, np.ndarray], *, settings: Mapping[str, Any], gradients_of: Sequence[str] = ()
+    ) -> FunctionAnswer:
+        """Inputs keep their dtype (`float16`, `float32`, `float64`)."""
+        ...
+
+    # UPDATE
+    def update(
+        self, samples: Sequence[TrainSample], *, splits: Sequence[Sequence[int]], apply: bool
+    ) -> UpdateAnswer:
+        """One mini-batch, split into micro-batches by row. The subject's state is as before when `apply` is false."""
+        ...
+
+    # LOG_PROBS
+    def log_probs(
+        self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, layout: Layout, temperature: float
+    ) -> list[np.ndarray]:
+        """Per row of (prompt, response): log-prob of each response token, `(len(response),)`."""
+        ...
+
+    # GENERATION
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]: ...
+
+    # SOCKETS
+    def open_sender(self, place: WorkerPlace) -> Endpoint: ...
+
+    def open_receiver(self, place: WorkerPlace) -> Endpoint: ...
+
+    # TRAINING
+    def train(
+        self, *, seed: int, steps: int, on_step: Callable[[int, Mapping[str, float | None]], None] | None = None
+    ) -> TrainingRun: ...
+
+    def reset(self) -> None:
+        """Back to the state right after building; cases call it when they have moved the parameters."""
+        ...
+
+    def close(self) -> None: ...
