@@ -45,8 +45,8 @@ def weight_address(
     _require_within("replica", replica)
     _require_within("node", node)
     digest = hashlib.sha256(job.encode()).hexdigest()[:16]  # a job id is of any length, a socket path is not
-    directory = Path(base_dir or tempfile.gettempdir()) / f"rl-gauntlet-{os.getuid()}"
-    path = f"{directory}/{digest}-r{replica}-n{node}-d{dp}-t{tp_rank}.sock"
+    directory = Path(base_dir or tempfile.gettempdir()) / f"rlg-{os.getuid()}"  # short: few bytes are left
+    path = f"{directory}/{digest}-r{replica}n{node}d{dp}t{tp_rank}.sock"
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise ValueError(
             f"the socket path {path} is longer than the {_MAX_PATH_BYTES} bytes a unix socket may have; "

@@ -69,4 +69,4 @@ def test_a_directory_too_deep_for_a_unix_socket_is_refused_with_the_remedy():
 
 
 def test_the_address_is_private_to_the_user_and_under_the_given_directory(tmp_path):
-    assert address(base_dir=str(tmp_path)).startswith(f"ipc://{tmp_path}/rl-gauntlet-")
+    assert address(base_dir=str(tmp_path)).startswith(f"ipc://{tmp_path}/rlg-")
