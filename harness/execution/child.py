@@ -12,11 +12,12 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.cases.base import Context
+from harness.cases.base import Case, Context
 from harness.cases.registry import all_cases
 from harness.cases.runner import run_case
 from harness.execution import messages
@@ -37,6 +38,8 @@ class ChildStart:
     process_bytes: int
     mutant: str | None = None
     hits: Path | None = None
+    cases: Callable[[], Mapping[str, Case]] = all_cases  # importable by name, like `build`
+    build: Callable[..., Subject] = build_subject
 
 
 def child_main(connection: Connection, start: ChildStart) -> None:
@@ -67,11 +70,9 @@ def _serve(connection: Connection, start: ChildStart) -> None:
             try:
                 if subject is None:
                     began = time.perf_counter()
-                    subject = build_subject(
-                        start.cell, mutant=start.mutant, hits_path=start.hits, threads=start.threads
-                    )
+                    subject = start.build(start.cell, mutant=start.mutant, hits_path=start.hits, threads=start.threads)
                     messages.send(connection, messages.Built(seconds=time.perf_counter() - began))
-                answer = _answer(connection, start.cell, subject, request)
+                answer = _answer(connection, start, subject, request)
             except Exception as error:
                 if is_out_of_memory(error):
                     messages.send(
@@ -92,9 +93,7 @@ def _serve(connection: Connection, start: ChildStart) -> None:
             subject.close()
 
 
-def _answer(
-    connection: Connection, cell: Cell, subject: Subject, request: messages.RunCase
-) -> messages.Answer:
+def _answer(connection: Connection, start: ChildStart, subject: Subject, request: messages.RunCase) -> messages.Answer:
     count, last = 0, 0.0
 
     def progress() -> None:
@@ -104,13 +103,13 @@ def _answer(
             last = now
             messages.send(connection, messages.Progress(count=count))
 
-    def on_step(seed: int, step: int, metrics: object) -> None:
-        messages.send(connection, messages.Step(seed=seed, step=step, metrics=dict(metrics)))  # type: ignore[call-overload]
+    def on_step(seed: int, step: int, metrics: Mapping[str, float | None]) -> None:
+        messages.send(connection, messages.Step(seed=seed, step=step, metrics=dict(metrics)))
         progress()
 
-    context = Context(cell=cell, subject=subject, seed=request.seed, on_step=on_step, progress=progress)
+    context = Context(cell=start.cell, subject=subject, seed=request.seed, on_step=on_step, progress=progress)
     answer = run_case(
-        all_cases()[request.case], context, seed=request.seed, examples=request.examples, data=request.data
+        start.cases()[request.case], context, seed=request.seed, examples=request.examples, data=request.data
     )
     return messages.Answer(**asdict(answer))
 

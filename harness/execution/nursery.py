@@ -87,6 +87,9 @@ class Nursery:
             self._children.add(child)
         assert process.pid is not None
         self._warden.watch_group(process.pid)
+        if self.stopping.is_set():  # set between the caller's look and our start
+            child.kill()
+            raise ChildNeverReady(None)
         try:
             if not wait([ours, process.sentinel], timeout=seconds) or not ours.poll():
                 raise EOFError

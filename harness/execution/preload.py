@@ -5,11 +5,16 @@ Imports only: a tensor operation here would start torch's thread pool, which a f
 
 from __future__ import annotations
 
-import torch
-import transformers.models.gemma4.modeling_gemma4
-import transformers.models.qwen3.modeling_qwen3
-import transformers.models.qwen3_5.modeling_qwen3_5
+from importlib import import_module
 
-import harness.cases.registry
-import harness.execution.child
-import harness.subjects.reference  # noqa: F401
+for _name in (
+    "torch",
+    "transformers.models.gemma4.modeling_gemma4",
+    "transformers.models.qwen3.modeling_qwen3",
+    "transformers.models.qwen3_5.modeling_qwen3_5",
+    "reasoning_gym",
+    "hypothesis",
+    "harness.execution.child",
+    "harness.subjects.reference",
+):
+    import_module(_name)

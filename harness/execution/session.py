@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from harness.cases.base import Case
+from harness.cases.registry import all_cases
 from harness.execution import messages
 from harness.execution.child import ChildStart
 from harness.execution.classify import Silence, Verdict, classify, system_oom_kills
@@ -24,6 +25,8 @@ from harness.execution.nursery import Child, ChildNeverReady, Nursery
 from harness.matrix.cell import Cell
 from harness.results.records import CaseRecord, StepRecord
 from harness.results.vocabulary import Evidence, FailureClass, Flag, Outcome
+from harness.subjects.protocol import Subject
+from harness.subjects.registry import build_subject
 
 _TAIL_BYTES = 8_000  # of a child's log, attached to a failure
 _DUMP_SECONDS = 0.5  # for a hung child to write where its threads are
@@ -54,6 +57,8 @@ class Frame:
     limits: Limits
     mutant: str | None = None
     reproduce: Callable[[Asked, dict[str, Any] | None], str] = lambda asked, shrunk: ""
+    cases: Callable[[], Mapping[str, Case]] = all_cases  # where the child finds them, and its subject
+    build: Callable[..., Subject] = build_subject
 
 
 @dataclass
@@ -115,12 +120,13 @@ class CellSession:
             elif isinstance(outcome, messages.OutOfMemory):
                 self._drop_child()
                 verdict = Verdict(
-                    outcome=Outcome.OOM, failure_class=FailureClass.OOM_HOST, message=f"out of memory: {outcome.message}"
+                    outcome=Outcome.OOM,
+                    failure_class=FailureClass.OOM_HOST,
+                    message=f"out of memory: {outcome.message}",
                 )
                 detail = outcome.detail
             else:
-                outcome.system_oom_kills = system_oom_kills() - oom_kills
-                verdict = classify(outcome.frozen())
+                verdict = classify(replace(outcome, system_oom_kills=system_oom_kills() - oom_kills))
                 detail = _tail(self._log, log_start)
         except ChildNeverReady as error:
             verdict = classify(Silence(never_ready=True, exit_code=error.exit_code))
@@ -176,7 +182,7 @@ class CellSession:
             notes=dict(answer.notes),
         )
 
-    def _wait(self, child: Child, watch: _Watch, asked: Asked) -> messages.Answer | messages.OutOfMemory | _Lost:
+    def _wait(self, child: Child, watch: _Watch, asked: Asked) -> messages.Answer | messages.OutOfMemory | Silence:
         """Wait for the answer; notice progress, memory, time-outs and death on the way."""
         limits = self._frame.limits
         next_poll = watch.started + 0.05
@@ -191,9 +197,7 @@ class CellSession:
                 except (EOFError, ConnectionResetError, OSError):
                     return self._lost(watch, limits)
                 except ValueError as error:
-                    lost = self._lost(watch, limits)
-                    lost.broken_message = str(error)
-                    return lost
+                    return self._lost(watch, limits, broken_message=str(error))
                 match message:
                     case messages.Built():
                         watch.build_seconds = message.seconds
@@ -211,28 +215,30 @@ class CellSession:
                 return self._lost(watch, limits)
             if now >= deadline:
                 _dump_threads(child)
-                lost = self._lost(watch, limits)
-                lost.timed_out_after, lost.since_progress = watch.limit, now - watch.last_progress
-                return lost
+                since = now - watch.last_progress
+                return self._lost(watch, limits, timed_out_after=watch.limit, since_progress=since)
             if now >= next_poll:
                 next_poll = now + limits.poll_seconds
                 held = child.group_bytes()
                 watch.peak_bytes = max(held, watch.peak_bytes or 0)
                 if held > limits.group_bytes:
-                    lost = self._lost(watch, limits)
-                    lost.group_bytes = held
-                    return lost
+                    return self._lost(watch, limits, group_bytes=held)
 
-    def _lost(self, watch: _Watch, limits: Limits) -> _Lost:
+    def _lost(self, watch: _Watch, limits: Limits, **cause: Any) -> Silence:
         """The child is no more, or is to be no more: end its group and say what was seen."""
         assert self._child is not None
         process = self._child.process
-        process.join(timeout=1.0)  # a process that is about to be gone still has its exit code to give
+        if not cause:
+            process.join(timeout=1.0)  # a process that is about to be gone still has its exit code to give
         code = process.exitcode
         self._child.kill()
         self._child = None
-        return _Lost(
-            exit_code=code, progress=watch.progress, last_bytes=watch.peak_bytes, group_limit=limits.group_bytes
+        return Silence(
+            exit_code=code,
+            progress=watch.progress,
+            last_bytes=watch.peak_bytes,
+            group_limit=limits.group_bytes,
+            **cause,
         )
 
     def _ready_child(self, hits: Path | None) -> Child:
@@ -250,6 +256,8 @@ class CellSession:
                 process_bytes=self._frame.limits.process_bytes,
                 mutant=self._frame.mutant,
                 hits=hits,
+                cases=self._frame.cases,
+                build=self._frame.build,
             )
             self._child = self._nursery.start(start, seconds=self._frame.limits.start_seconds)
         return self._child
@@ -281,24 +289,6 @@ class CellSession:
             step=step.step,
             metrics=dict(step.metrics),
         )
-
-
-@dataclass
-class _Lost:
-    """A Silence in the making: causes are added as they are found."""
-
-    exit_code: int | None = None
-    progress: int = 0
-    last_bytes: int | None = None
-    group_limit: int = 0
-    group_bytes: int | None = None
-    timed_out_after: float | None = None
-    since_progress: float | None = None
-    broken_message: str = ""
-    system_oom_kills: int = 0
-
-    def frozen(self) -> Silence:
-        return Silence(**vars(self))
 
 
 def _dump_threads(child: Child) -> None:
