@@ -68,7 +68,9 @@ class RunHeader(_Frozen):
     profile: str = Field(description="pr (derandomised), nightly (explores) or weekly")
     started: str = Field(description="UTC, ISO 8601")
     command: list[str]
-    commit: str = Field(description="of the project, `+dirty` appended when the tree had changes, `unknown` outside git")
+    commit: str = Field(
+        description="of the project, `+dirty` appended when the tree had changes, `unknown` outside git"
+    )
     versions: dict[str, str] = Field(description="python, torch, transformers … as imported")
     machine: Machine
     workers: int

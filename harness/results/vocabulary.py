@@ -61,3 +61,13 @@ class PlanState(StrEnum):
     RUN = "run"
     SHARED = "shared"  # runs in another cell with the same projection
     NOT_APPLICABLE = "not_applicable"
+
+
+class Verdict(StrEnum):
+    """What all cases of one cell say together, worst first."""
+
+    FAILED = "failed"
+    INCOMPLETE = "incomplete"  # something passed, something never ran
+    NOT_RUN = "not_run"
+    SMOKE_ONLY = "smoke_only"  # everything ran to its end and nothing was asserted
+    PASSED = "passed"  # every planned case passed, and at least one of them asserted something
