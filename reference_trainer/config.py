@@ -125,7 +125,7 @@ class AlgorithmConfig(_Section):
             )
         if self.kl == "none" and self.kl_coefficient > 0:
             raise ValueError(
-                f'algorithm.kl_coefficient {self.kl_coefficient} has no effect with kl "none"; name an estimator or set 0'
+                f'algorithm.kl_coefficient {self.kl_coefficient} has no effect with kl "none"; name one or set 0'
             )
         if self.kl != "none" and self.kl_coefficient == 0:
             raise ValueError(f'algorithm.kl "{self.kl}" has no effect with kl_coefficient 0; set one, or kl "none"')

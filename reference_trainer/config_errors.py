@@ -72,7 +72,8 @@ def _literals(annotation: Any) -> list[Any]:
 def _section(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
     for part in path:
         inner = model.model_fields[part].annotation
-        assert isinstance(inner, type) and issubclass(inner, BaseModel)
+        assert isinstance(inner, type)
+        assert issubclass(inner, BaseModel)
         model = inner
     return model
 
