@@ -68,10 +68,10 @@ def _serve(connection: Connection, start: ChildStart) -> None:
             request = messages.receive(connection)
             assert isinstance(request, messages.RunCase)
             try:
+                began = time.perf_counter()
                 if subject is None:
-                    began = time.perf_counter()
                     subject = start.build(start.cell, mutant=start.mutant, hits_path=start.hits, threads=start.threads)
-                    messages.send(connection, messages.Built(seconds=time.perf_counter() - began))
+                messages.send(connection, messages.Built(seconds=time.perf_counter() - began))
                 answer = _answer(connection, start, subject, request)
             except Exception as error:
                 if is_out_of_memory(error):

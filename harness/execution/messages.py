@@ -31,7 +31,7 @@ class RunCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The subject stands; time-outs of the case start here."""
+    """The subject stands (`seconds`: what building it took just now); the time limit of the case starts here."""
 
     seconds: float
 

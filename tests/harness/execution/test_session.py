@@ -111,6 +111,7 @@ def test_a_hang_says_where_it_hung_and_leaves_no_process(bench: Bench) -> None:
     bench.run("ok.passes")
     group = bench.session._child.group  # type: ignore[union-attr]
     (record,) = bench.run("bad.hangs")
+    assert "within 1 s" in record.message, "the time limit of a case holds in a warm child too"
     assert "misbehaving.py" in record.detail
     assert processes.members(groups=[group], roots=[group]) == set()
 
