@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 class UserError(Exception):
     """A mistake the user can mend. `str(error)` is one sentence; `exit_code` is what the command ends with."""
 
-    exit_code = ExitCode.WRONG_REQUEST
+    exit_code: int = ExitCode.WRONG_REQUEST
 
 
 class RequestError(UserError):
