@@ -43,7 +43,9 @@ def ingest(
                 )
     if as_json:
         print(
-            json.dumps({"store": opened.name, "loaded": [asdict(counts) for counts in loaded], "refused": refused}, indent=2)
+            json.dumps(
+                {"store": opened.name, "loaded": [asdict(counts) for counts in loaded], "refused": refused}, indent=2
+            )
         )
     if refused:
         others = f"; {len(refused) - 1} more were refused" if len(refused) > 1 else ""

@@ -114,9 +114,8 @@ class Store:
 
     def _new_rows(self, connection: sa.Connection, bundle: Bundle) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         run_id = bundle.header.run_id
-        stored = dict(
-            connection.execute(sa.select(result.c.line, result.c.record).where(result.c.run_id == run_id)).tuples()
-        )
+        query = sa.select(result.c.line, result.c.record).where(result.c.run_id == run_id)
+        stored = {row.line: row.record for row in connection.execute(query)}
         stored_steps = set(
             connection.scalars(sa.select(step_metric.c.line).where(step_metric.c.run_id == run_id).distinct())
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -88,9 +89,9 @@ class Database:
 
     def _let_readers_and_a_writer_work_side_by_side(self) -> None:
         if self._is_sqlite:
-            connection = self._engine.raw_connection()
-            with self._failures_told(), closing(connection):
-                connection.cursor().execute("PRAGMA journal_mode = WAL")  # kept in the file
+            # Locked: another process is creating the store, so it has asked for the same, which the file keeps.
+            with closing(self._engine.raw_connection()) as connection, suppress(sqlite3.OperationalError):
+                connection.cursor().execute("PRAGMA journal_mode = WAL")
 
     def _version(self, connection: sa.Connection, *, create: bool) -> int | None:
         tables = sa.inspect(connection).get_table_names()
