@@ -57,7 +57,12 @@ def suite_names(folder: Path = MATRICES) -> list[str]:
 
 def load_suite(suite: str, folder: Path = MATRICES) -> SuiteFile:
     """Read a suite by its name in `folder` or by the path of a YAML file, and its includes. Raises RequestError."""
-    return _load(_locate(suite, folder=folder, beside=Path(), asked_at=""), folder=folder, chain=())
+    return _load(suite_path(suite, folder), folder=folder, chain=())
+
+
+def suite_path(suite: str, folder: Path = MATRICES) -> Path:
+    """Where a suite lies. Raises RequestError when there is none of that name or path."""
+    return _locate(suite, folder=folder, beside=Path(), asked_at="")
 
 
 def _locate(suite: str, *, folder: Path, beside: Path, asked_at: str) -> Path:
@@ -110,23 +115,40 @@ def _place(detail: ErrorDetails) -> Place:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    kind, message, value = detail["type"], detail["msg"], detail["input"]
-    if kind == "unknown_name":
-        return message
-    *around, name = _place(detail) or ("the file",)
-    inside = f" in {_dotted(around)}" if around else ""
-    if kind == "missing":
-        return f'"{name}" is missing{inside}; add it'
-    if kind == "string_pattern_mismatch":
-        rule = "dp1, dp2, …" if name == "topology" or "topology" in around else "lower-case letters, digits, . _ -"
-        return f'"{value}" is not a valid name{inside or f" for {name}"}; use {rule}'
-    needed = message.removeprefix("Value error, ").replace("Input should", "it should", 1)
-    return f"{_dotted((*around, name))} is {_shown(value)}; {needed}"
+    place, context, value = _place(detail), detail.get("ctx", {}), detail["input"]
+    name = _dotted(place)
+    match detail["type"]:
+        case "unknown_name":
+            return detail["msg"]
+        case "missing":
+            return f"{name} is missing; add it"
+        case "string_pattern_mismatch":
+            rule = "dp1, dp2, …" if "topology" in place else "lower-case letters, digits, dots and dashes"
+            return f'"{value}" is not a valid name; use {rule}'
+        case "too_short":
+            return f"{name} has {context['actual_length']} entries; it should have at least {context['min_length']}"
+        case "string_too_short":
+            return f"{name} is empty; it should say something"
+        case "value_error":
+            return f"{name}: {context['error']}"
+        case kind:
+            needed = _NEEDED.get(kind) or detail["msg"].removeprefix("Input should ")
+            return f"{name} is {_shown(value)}; it should {needed}"
 
 
-def _dotted(place: Any) -> str:
+_NEEDED = {
+    "dict_type": "be a mapping",
+    "model_type": "be a mapping",
+    "tuple_type": "be a list",
+    "string_type": "be text",
+    "int_type": "be a whole number",
+    "float_type": "be a number",
+}
+
+
+def _dotted(place: Place) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
-    return f'"{text.removeprefix(".")}"'
+    return f'"{text.removeprefix(".")}"' if place else "the file"
 
 
 def _shown(value: Any) -> str:
@@ -134,5 +156,5 @@ def _shown(value: Any) -> str:
         return "empty"
     if isinstance(value, (dict, list, tuple)):
         return "a mapping" if isinstance(value, dict) else "a list"
-    text = str(value)
-    return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:60] + "…"
