@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from harness.cases.base import Case
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from harness.cases import tolerances
+from harness.cases.base import Case, Context, require
+from harness.cases.functions import FUNCTIONS
+from harness.cases.functions.base import Quantity
+from harness.matrix.cell import Cell
+from harness.results.vocabulary import FailureClass
+from harness.strategies import GARBAGE
 from harness.subjects.protocol import Capability
+
+_INTEGERS = ("mask", "tokens", "groups")
 
 
 class SplitInvariant(Case):
@@ -16,12 +31,97 @@ class SplitInvariant(Case):
 
 
 class MatchesOracle(Case):
-    """Every function equals a float64 oracle written from the paper's formula."""
+    """Every pure function equals a float64 oracle written from the paper's formula, in value and in gradient.
+
+    Inputs have from no rows up, masks with holes, anything at all where masked, and ratios that overflow, in every
+    floating type. When it fails: the message names the function, the element, both numbers and how much rounding could
+    explain. A factor near 1 points to a denominator, a wrong sign to a swapped argument, NaN to a masked cell that
+    was multiplied instead of selected. The oracles are in `harness/cases/oracles.py`, the bounds in
+    `harness/cases/functions/`.
+    """
 
     id = "loss.matches-oracle"
     origin = "trl#6807"
     axes = ()
     needs = frozenset({Capability.FUNCTIONS})
+    failure_class = FailureClass.NUMERICS_DRIFT
+    examples = 500  # about thirty for each function
+
+    def inputs(self, cell: Cell) -> st.SearchStrategy[dict[str, Any]]:
+        @st.composite
+        def call(draw: st.DrawFn) -> dict[str, Any]:
+            name = draw(st.sampled_from(sorted(FUNCTIONS)))
+            dtype = draw(st.sampled_from(["float32", *tolerances.DTYPES]))
+            drawn = draw(FUNCTIONS[name].inputs)
+            garbage = {"garbage": draw(st.sampled_from(GARBAGE))} if "mask" in drawn["inputs"] else {}
+            return {"function": name, "dtype": dtype, **garbage, **drawn}
+
+        return call()
+
+    def check(self, context: Context, data: Mapping[str, Any]) -> None:
+        name, dtype, settings = data["function"], data["dtype"], data["settings"]
+        assume(name in context.subject.function_names())
+        arrays = _arrays(data)
+        exact = {key: array.astype(np.float64) for key, array in arrays.items()}
+        with np.errstate(all="ignore"):  # what is masked may be anything
+            expected = FUNCTIONS[name].expect(
+                exact, settings, tolerances.machine_epsilon(tolerances.working_dtype(dtype))
+            )
+        answer = context.subject.function(
+            name, arrays, settings={**settings, "dtype": dtype}, gradients_of=tuple(expected.gradients)
+        )
+        where = f"{name} in {dtype}"
+        for output, quantity in expected.outputs.items():
+            require(output in answer.outputs, f"{where} returned no {output}")
+            _require_close(f"{where}: {output}", answer.outputs[output], quantity, tolerances.working_dtype(dtype))
+        for source, quantity in expected.gradients.items():
+            # A gradient comes back in the type of its input, rounded once more.
+            rounded = tolerances.machine_epsilon(dtype) * np.abs(quantity.value)
+            _require_close(
+                f"{where}: gradient by {source}",
+                answer.gradients[source],
+                Quantity(value=quantity.value, error=quantity.error + rounded),
+                dtype,
+            )
+
+
+def _arrays(data: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The inputs as arrays of the drawn type, with garbage wherever the mask is 0."""
+    shape, inputs = tuple(data["shape"]), data["inputs"]
+    counted = np.array(inputs["mask"], dtype=np.int64).reshape(shape) if "mask" in inputs else None
+    arrays = {}
+    for name, values in inputs.items():
+        if name in _INTEGERS:
+            arrays[name] = np.array(values, dtype=np.int64).reshape(shape[:2])
+            continue
+        array = np.array(values, dtype=object).astype(np.float64).reshape(shape)
+        if counted is not None:
+            array = np.where(counted > 0, array, float(data["garbage"]))
+        arrays[name] = tolerances.rounded_to(array, data["dtype"])
+    return arrays
+
+
+def _require_close(label: str, got: np.ndarray, quantity: Quantity, dtype: str) -> None:
+    value, error = np.asarray(quantity.value), np.asarray(quantity.error)
+    require(
+        got.shape == value.shape,
+        f"{label} has shape {got.shape}, expected {value.shape}",
+        failure_class=FailureClass.CONTRACT,
+    )
+    largest = tolerances.largest(dtype)
+    with np.errstate(all="ignore"):
+        away = np.abs(np.clip(got, -largest, largest) - np.clip(value, -largest, largest))
+    wrong = ~(away <= error + tolerances.smallest_normal(dtype))
+    if not wrong.any():
+        return
+    at = tuple(int(index) for index in np.argwhere(wrong)[0])
+    finite = bool(np.isfinite(got[at]))
+    require(
+        False,
+        f"{label}{list(at) if at else ''} is {got[at]:.9g}, the formula gives {value[at]:.9g}; "
+        f"rounding explains {error[at]:.2g}",
+        failure_class=None if finite else FailureClass.NUMERICS_NAN,
+    )
 
 
 CASES: tuple[Case, ...] = (SplitInvariant(), MatchesOracle())

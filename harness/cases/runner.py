@@ -48,8 +48,12 @@ class _Failure:
     error: Exception
     failure_class: FailureClass
     by_assertion: bool
-    data: dict[str, Any]
+    data: dict[str, Any] | None
     detail: str
+
+    @property
+    def message(self) -> str:
+        return str(self.error) if self.by_assertion else f"{type(self.error).__name__}: {self.error}"
 
     @property
     def kind(self) -> tuple[bool, FailureClass]:
@@ -102,8 +106,7 @@ class _Judge:
         except UnsatisfiedAssumption:
             return
         except Exception as error:
-            if self._last is None or self._last.error is not error:
-                raise
+            self._keep(error)
 
     def explore(self, *, seed: int, examples: int) -> None:
         """Judge inputs until `examples` passed or one failed, and shrink that one."""
@@ -132,8 +135,11 @@ class _Judge:
         except Unsatisfiable:
             pass  # nothing fitted: the answer says so
         except Exception as error:
-            if self._last is None or self._last.error is not error:
-                raise
+            self._keep(error)
+
+    def _keep(self, error: Exception) -> None:
+        if self._last is None or self._last.error is not error:
+            self._last = _failure(error, case=self._case, data=None)  # not the check but the input broke
 
     def _judge(self, drawn: dict[str, Any]) -> None:
         text = json.dumps(drawn, allow_nan=False, sort_keys=True)
@@ -180,7 +186,7 @@ class _Judge:
                 passed=False,
                 failure_class=failure.failure_class,
                 by_assertion=failure.by_assertion,
-                message=str(failure.error) or type(failure.error).__name__,
+                message=failure.message,
                 detail=failure.detail,
                 shrunk_input=failure.data,
                 **counts,
@@ -195,7 +201,7 @@ class _Judge:
         return CaseAnswer(passed=True, **counts)
 
 
-def _failure(error: Exception, *, case: Case, data: dict[str, Any]) -> _Failure:
+def _failure(error: Exception, *, case: Case, data: dict[str, Any] | None) -> _Failure:
     by_assertion = isinstance(error, Violation)
     if isinstance(error, Violation):
         failure_class = error.failure_class or case.failure_class

@@ -150,15 +150,18 @@ class Subject(Protocol):
         ...
 
     def function(
-        self, name: str, inputs: Mapping[str, np.ndarray], *, settings: Mapping[str, Any], gradients_of: Sequence[str] = ()
+        self,
+        name: str,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        settings: Mapping[str, Any],
+        gradients_of: Sequence[str] = (),
     ) -> FunctionAnswer:
         """Inputs keep their dtype (`float16`, `float32`, `float64`)."""
         ...
 
     # UPDATE
-    def update(
-        self, samples: Sequence[TrainSample], *, splits: Sequence[Sequence[int]], apply: bool
-    ) -> UpdateAnswer:
+    def update(self, samples: Sequence[TrainSample], *, splits: Sequence[Sequence[int]], apply: bool) -> UpdateAnswer:
         """One mini-batch, split into micro-batches by row. The subject's state is as before when `apply` is false."""
         ...
 

@@ -91,6 +91,14 @@ def test_an_error_on_the_way_is_a_failure_but_no_assertion(judge_toy: JudgeToy) 
     assert answer.failure_class is FailureClass.CONTRACT
 
 
+def test_a_strategy_that_breaks_is_a_failure_of_the_case(judge_toy: JudgeToy) -> None:
+    answer = judge_toy(lambda context, data: None, LISTS.map(lambda data: {"xs": 1 / len(data["ys"])}))
+    assert not answer.passed
+    assert not answer.by_assertion
+    assert "KeyError" in answer.detail
+    assert answer.shrunk_input is None
+
+
 @pytest.mark.parametrize("message", ["loss is nan at step 3", "probability tensor contains inf", "loss is not finite"])
 def test_an_error_about_a_number_that_is_not_finite_is_told_apart(judge_toy: JudgeToy, message: str) -> None:
     def check(context: Any, data: Any) -> None:

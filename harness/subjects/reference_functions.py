@@ -1,0 +1,82 @@
+"""The reference's pure functions under the names that the cases know them by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.subjects.protocol import FunctionAnswer
+from reference_trainer.algorithms import advantages, aggregation, kl, logprobs, losses
+
+Tensors = Mapping[str, torch.Tensor]
+Outputs = dict[str, torch.Tensor]
+
+
+def _token_loss(answer: losses.TokenLoss) -> Outputs:
+    return {"value": answer.loss, **answer.metrics}
+
+
+def _gae(x: Tensors, **settings: Any) -> Outputs:
+    found, returns = advantages.gae(x["rewards"], x["values"], x["mask"], **settings)
+    return {"advantages": found, "returns": returns}
+
+
+# The functions are looked up when they are called, not when this table is made: a mutant replaces them in between.
+_FUNCTIONS: dict[str, Callable[..., Outputs]] = {
+    "log_probs.token": lambda x, **s: {"value": logprobs.token_log_probs(x["logits"], x["tokens"], **s)},
+    "log_probs.entropy": lambda x, **s: {"value": logprobs.entropy(x["logits"], **s)},
+    "kl.k1": lambda x: {"value": kl.kl_estimate("k1", x["log_probs"], x["reference"])},
+    "kl.k2": lambda x: {"value": kl.kl_estimate("k2", x["log_probs"], x["reference"])},
+    "kl.k3": lambda x, **s: {"value": kl.kl_k3(x["log_probs"], x["reference"], **s)},
+    "kl.abs": lambda x: {"value": kl.kl_estimate("abs", x["log_probs"], x["reference"])},
+    "advantage.gae": _gae,
+    "advantage.whiten": lambda x, **s: {"value": advantages.whiten(x["values"], x["mask"], **s)},
+    "advantage.group": lambda x, **s: {
+        "value": advantages.group_advantages(x["scores"], x["groups"].tolist(), **s)
+    },
+    "advantage.degenerate_groups": lambda x: {
+        "value": torch.tensor(advantages.degenerate_groups(x["scores"], x["groups"].tolist()))
+    },
+    "policy_loss.ppo_clip": lambda x, **s: _token_loss(
+        losses.ppo_clip_loss(x["log_probs"], x["old_log_probs"], x["advantages"], x["mask"], **s)
+    ),
+    "value_loss.clipped": lambda x, **s: _token_loss(
+        losses.value_loss(x["values"], x["old_values"], x["returns"], x["mask"], **s)
+    ),
+    **{
+        f"aggregate.{mode}": lambda x, mode=mode, **s: {
+            "value": aggregation.aggregate(x["values"], x["mask"], mode, **s)
+        }
+        for mode in aggregation.Aggregation.__args__
+    },
+}
+NAMES = tuple(_FUNCTIONS)
+
+
+def call(
+    name: str, inputs: Mapping[str, np.ndarray], *, settings: Mapping[str, Any], gradients_of: Sequence[str]
+) -> FunctionAnswer:
+    """Call one function. `settings["dtype"]` says bfloat16 where numpy can't; the rest are its keyword arguments."""
+    keywords = dict(settings)
+    half = keywords.pop("dtype", None) == "bfloat16"
+    tensors = {key: _tensor(array, half=half) for key, array in inputs.items()}
+    for key in gradients_of:
+        tensors[key].requires_grad_()
+    outputs = _FUNCTIONS[name](tensors, **keywords)
+    gradients = {}
+    if gradients_of:
+        found = torch.autograd.grad(outputs["value"].sum(), [tensors[key] for key in gradients_of])
+        gradients = {key: _array(gradient) for key, gradient in zip(gradients_of, found, strict=True)}
+    return FunctionAnswer(outputs={key: _array(tensor) for key, tensor in outputs.items()}, gradients=gradients)
+
+
+def _tensor(array: np.ndarray, *, half: bool) -> torch.Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.bfloat16() if half and tensor.is_floating_point() else tensor
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().double().numpy()
