@@ -17,7 +17,6 @@ import pytest
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.execution.local import Settings
     from harness.execution.nursery import Nursery
     from harness.execution.session import CellSession
     from harness.matrix.plan import Plan
@@ -255,9 +254,8 @@ class CaseItem(pytest.Item):
             self.user_properties.append((axis, value))
         self.user_properties += [("seed", last.seed), ("examples", last.examples), ("flags", ",".join(last.flags))]
         if last.outcome is not Outcome.PASSED:
-            raise CaseFailedError(
-                f"{last.outcome} ({last.failure_class}): {last.message}\nagain: {last.reproduce}\n{last.detail}".rstrip()
-            )
+            ending = f"{last.outcome} ({last.failure_class}): {last.message}"
+            raise CaseFailedError(f"{ending}\nagain: {last.reproduce}\n{last.detail}".rstrip())
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, CaseFailedError):
