@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
 GARBAGE = ("0", "nan", "inf", "-inf", "1e30")  # what may lie in a masked cell
 
 
-def numbers(bound: float, *, width: int = 32) -> st.SearchStrategy[float]:
+def numbers(bound: float, *, width: Literal[16, 32] = 32) -> st.SearchStrategy[float]:
     """Finite numbers of at most `bound`, none so small that it loses digits."""
-    return st.floats(-bound, bound, allow_nan=False, allow_infinity=False, allow_subnormal=False, width=width)  # type: ignore[call-overload]
+    return st.floats(-bound, bound, allow_nan=False, allow_infinity=False, allow_subnormal=False, width=width)
 
 
 def table(rows: int, columns: int, elements: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -34,9 +34,7 @@ _FUNCTIONS: dict[str, Callable[..., Outputs]] = {
     "kl.abs": lambda x: {"value": kl.kl_estimate("abs", x["log_probs"], x["reference"])},
     "advantage.gae": _gae,
     "advantage.whiten": lambda x, **s: {"value": advantages.whiten(x["values"], x["mask"], **s)},
-    "advantage.group": lambda x, **s: {
-        "value": advantages.group_advantages(x["scores"], x["groups"].tolist(), **s)
-    },
+    "advantage.group": lambda x, **s: {"value": advantages.group_advantages(x["scores"], x["groups"].tolist(), **s)},
     "advantage.degenerate_groups": lambda x: {
         "value": torch.tensor(advantages.degenerate_groups(x["scores"], x["groups"].tolist()))
     },
@@ -50,7 +48,7 @@ _FUNCTIONS: dict[str, Callable[..., Outputs]] = {
         f"aggregate.{mode}": lambda x, mode=mode, **s: {
             "value": aggregation.aggregate(x["values"], x["mask"], mode, **s)
         }
-        for mode in aggregation.Aggregation.__args__
+        for mode in get_args(aggregation.Aggregation)
     },
 }
 NAMES = tuple(_FUNCTIONS)

@@ -107,7 +107,7 @@ def _expect_group(inputs: Arrays, settings: Settings, eps: float) -> Expected:
 def _expect_degenerate_groups(inputs: Arrays, settings: Settings, eps: float) -> Expected:
     scores, groups = inputs["scores"], inputs["groups"].astype(np.int64)
     count = sum(len(set(scores[groups == group].tolist())) == 1 for group in set(groups.tolist()))
-    return Expected(outputs={"value": Quantity(value=np.float64(count), error=np.float64(0))})
+    return Expected(outputs={"value": Quantity(value=np.array(float(count)), error=np.array(0.0))})
 
 
 FUNCTIONS = {

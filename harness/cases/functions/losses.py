@@ -97,7 +97,6 @@ def _expect_value(inputs: Arrays, settings: Settings, eps: float) -> Expected:
     size = np.abs(values) + np.abs(old) + np.abs(returns) + (clip or 0.0)
     distance = np.sqrt(2 * value)
     error = 4 * eps * size * (distance + eps * size)
-    slope = 4 * eps * size
     undecided = np.zeros_like(taken)
     if clip is not None:
         other = (old + np.clip(values - old, -clip, clip) - returns) ** 2 / 2
