@@ -1,10 +1,12 @@
-"""Errors a user can mend: one sentence with what happened, the value and the remedy. The command prints it and exits."""
+"""Errors a user can mend: one sentence with what happened, the value and the remedy. The command prints it."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 from enum import IntEnum
+
+_LISTED = 12  # names; a longer list is not read
 
 
 class ExitCode(IntEnum):
@@ -42,4 +44,5 @@ def nearest(value: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
     if close:
         return f'did you mean "{close[0]}"?'
-    return "known: " + (", ".join(names) if names else "none")
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return "known: " + (", ".join(names[:_LISTED]) + more if names else "none")
