@@ -55,7 +55,7 @@ def prepare(
     workers = min(request.workers or usable_cores(), len(work))
     return work, Settings(
         run_id=run_id,
-        suite=plan.suite,
+        suite=plan.asked,
         seed=run_seed(profile, request.seed),
         workers=workers,
         limits=limits_of(plan.limits, workers=workers, time_scale=request.time_scale),

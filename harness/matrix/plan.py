@@ -25,6 +25,7 @@ class Plan:
     """The selected cells in the suite's order. `by_id` holds what a worker needs to build each of them."""
 
     suite: str
+    asked: str  # the suite as it was asked for, by name or path: what a command line repeats
     cells: tuple[PlannedCell, ...]
     by_id: Mapping[str, Cell]
     excluded: tuple[Exclusion, ...]
@@ -52,6 +53,7 @@ def make_plan(
     chosen_cases = {case: cases[case] for case in select_cases(cases, selection.cases)}
     return Plan(
         suite=expansion.suite,
+        asked=suite,
         cells=_planned(chosen, chosen_cases, findings),
         by_id={placed.cell.id: placed.cell for placed in chosen},
         excluded=expansion.excluded,

@@ -130,3 +130,12 @@ def test_settings_that_the_subject_refuses_are_told_where_they_stand(matrices: P
     assert said.startswith(f"{matrices}/one.yaml:8: nothing can run cell cpu/qwen3/ppo/sync/native/dp1: ")
     assert 'did you mean "max_tokens"?' in said
     assert said.count("cpu/qwen3/ppo") == 1
+
+
+def test_a_plan_repeats_the_suite_as_it_was_asked_for(matrices: Path) -> None:
+    path = matrices / "anywhere.yaml"
+    path.write_text(
+        "suite: mine\ndescription: a test\ncells: [{hardware: cpu, model: qwen3, algorithm: ppo}]\n", encoding="utf-8"
+    )
+    plan = make_plan(str(path), Selection(), cases={"toy.case": case_reading()}, folder=matrices)
+    assert (plan.suite, plan.asked) == ("mine", str(path))
