@@ -149,9 +149,9 @@ class Channel:
             raise ChannelError(f"{self.address} received a header that is a {type(header).__name__}, not a mapping")
         return Message(header=header, payload=frames[1].buffer)
 
-    def close(self, *, flush_seconds: float = 0.0) -> None:
-        """Close this end; wait at most `flush_seconds` until the peer has taken what was sent."""
-        self._socket.close(linger=_milliseconds(flush_seconds))
+    def close(self) -> None:
+        """Close this end and, when it owns the address, give that free."""
+        self._socket.close()
         self._context.term()
         if self._claim is not None:
             self._claim.release()
