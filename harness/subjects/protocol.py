@@ -101,10 +101,11 @@ class WorkerPlace:
     job: str
     replica: int
     node: int
-    dp_rank: int | None
-    tp_rank: int
+    dp_rank: int | None  # on its node
+    tp_rank: int  # counted over `rank_scope`
     dp_per_node: int  # data-parallel workers on one node
     tp_size: int
+    rank_scope: str = "tp"  # the tensor-parallel group, or "node": dp_rank * tp_size + the rank in that group
 
 
 class Endpoint(Protocol):
@@ -112,9 +113,13 @@ class Endpoint(Protocol):
 
     address: str
 
-    def send(self, payload: bytes) -> None: ...
+    def send(self, payload: bytes) -> None:
+        """Raises TimeoutError when no peer takes it."""
+        ...
 
-    def receive(self, *, timeout_seconds: float) -> bytes | None: ...
+    def receive(self, *, timeout_seconds: float) -> bytes | None:
+        """None when nothing came in time."""
+        ...
 
     def close(self) -> None: ...
 
@@ -175,7 +180,7 @@ class Subject(Protocol):
     # GENERATION
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]: ...
 
-    # SOCKETS
+    # SOCKETS: both raise OSError with EADDRINUSE when the address is held by another endpoint
     def open_sender(self, place: WorkerPlace) -> Endpoint: ...
 
     def open_receiver(self, place: WorkerPlace) -> Endpoint: ...
