@@ -69,9 +69,8 @@ class _Matrix:
             or config.getoption("--gauntlet-bundle")
             or paths.bundle_folder(self.run_id).absolute()
         )
-        self.workers = int(
-            os.environ.get("PYTEST_XDIST_WORKER_COUNT") or getattr(config.option, "numprocesses", 0) or 1
-        )
+        workers: Any = os.environ.get("PYTEST_XDIST_WORKER_COUNT") or config.getoption("numprocesses", None) or 1
+        self.workers = int(workers)
         request = Request(
             profile=self.profile,
             workers=self.workers,

@@ -1,6 +1,6 @@
 """Who kills whom: each mutant against the case that must catch it, in a fresh child, beside the sound trainer.
 
-A kill is the case's own assertion failing with its declared class while the mutant's code ran. Anything else that goes
+A kill is the case's own assertion failing with a class it declares while the mutant's code ran. Anything else that goes
 red, an exception on the way say, is no kill. A mutant of one model or topology must leave a cell of another one green.
 """
 
@@ -25,7 +25,7 @@ from harness.results.vocabulary import Outcome, PlanState
 class KillVerdict(StrEnum):
     KILLED = "killed"
     SURVIVED = "survived"  # the case passed with the defect in place
-    NOT_BY_ASSERTION = "not by assertion"  # red, but not by the case's own assertion with its declared class
+    NOT_BY_ASSERTION = "not by assertion"  # red, but not by the case's own assertion with a class it declares
     NEVER_RAN = "never ran"  # the defective code was not reached: red or green says nothing
     NOT_SPARED = "not spared"  # it turned a cell red that it does not break
     UNSOUND = "unsound"  # the case fails without the mutant
@@ -157,7 +157,7 @@ def _verdict(record: CaseRecord, case: Case) -> tuple[KillVerdict, str]:
         return KillVerdict.NEVER_RAN, record.message
     if record.outcome is Outcome.PASSED:
         return KillVerdict.SURVIVED, f"{case.id} passed {record.examples} examples with the defect in place"
-    if not record.by_assertion or record.failure_class is not case.failure_class:
+    if not record.by_assertion or record.failure_class not in {case.failure_class, *case.other_classes}:
         return KillVerdict.NOT_BY_ASSERTION, f"{record.outcome} ({record.failure_class}): {record.message}"
     return KillVerdict.KILLED, record.message
 

@@ -12,9 +12,10 @@ from typing import Any
 from harness.cases.base import Case
 from harness.execution.limits import Limits
 from harness.execution.nursery import Nursery
+from harness.execution.recording import Asked, Frame
 from harness.execution.reproduce import reproduce_command
 from harness.execution.seeds import derived_seed
-from harness.execution.session import Asked, CellSession, Frame, Interrupted
+from harness.execution.session import CellSession, Interrupted
 from harness.matrix.cell import Cell
 from harness.results.records import PlannedCell, Record, StepRecord
 from harness.results.vocabulary import PlanState

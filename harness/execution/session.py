@@ -8,71 +8,27 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from harness.cases.base import Case
-from harness.cases.registry import all_cases
 from harness.execution import messages
 from harness.execution.child import ChildStart
 from harness.execution.classify import Silence, Verdict, classify, system_oom_kills
-from harness.execution.limits import Limits
 from harness.execution.nursery import Child, ChildNeverReady, Nursery
-from harness.matrix.cell import Cell
+from harness.execution.recording import Asked, Ending, Frame, Watch, case_record, new_watch, step_record
 from harness.results.records import CaseRecord, StepRecord
-from harness.results.vocabulary import Evidence, FailureClass, Flag, Outcome
-from harness.subjects.protocol import Subject
-from harness.subjects.registry import build_subject
+from harness.results.vocabulary import FailureClass, Flag, Outcome
 
 _TAIL_BYTES = 8_000  # of a child's log, attached to a failure
 _DUMP_SECONDS = 0.5  # for a hung child to write where its threads are
+_FIRST_POLL_SECONDS = 0.05  # of memory: most cases are short, and would otherwise never be looked at
 
 
 class Interrupted(Exception):
     """The run is being stopped; what this case was doing is of no account."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One case to run. `data` replays a single input instead of drawing `examples`."""
-
-    case: Case
-    seed: int
-    examples: int
-    data: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """What is the same for every record of a session."""
-
-    run_id: str
-    cell: Cell
-    evidence: Evidence
-    logs: Path
-    limits: Limits
-    mutant: str | None = None
-    reproduce: Callable[[Asked, dict[str, Any] | None], str] = lambda asked, shrunk: ""
-    cases: Callable[[], Mapping[str, Case]] = all_cases  # where the child finds them, and its subject
-    build: Callable[..., Subject] = build_subject
-
-
-@dataclass
-class _Watch:
-    """What the runner notices while it waits for one answer."""
-
-    started: float
-    clock: float  # when the running time limit began
-    limit: float
-    last_progress: float
-    progress: int = 0
-    peak_bytes: int | None = None
-    build_seconds: float = 0.0
-    steps: list[StepRecord] = field(default_factory=list)
 
 
 class CellSession:
@@ -82,6 +38,7 @@ class CellSession:
         self._nursery, self._frame, self._on_step = nursery, frame, on_step
         self._child: Child | None = None
         self._born = 0
+        self._log = Path(os.devnull)
 
     def run(self, asked: Asked) -> list[CaseRecord]:
         """Run one case; a fault of the surroundings is retried once in a fresh child. One record an attempt.
@@ -103,101 +60,55 @@ class CellSession:
             self._child = None
 
     def _attempt(self, asked: Asked, *, attempt: int) -> CaseRecord:
-        began, began_utc = time.perf_counter(), datetime.now(UTC).isoformat(timespec="milliseconds")
-        hits = self._hits_path(asked)
-        oom_kills = system_oom_kills()
-        watch = _Watch(started=began, clock=began, limit=self._frame.limits.start_seconds, last_progress=began)
-        answer: messages.Answer | None = None
-        verdict: Verdict | None = None
-        detail = ""
-        try:
-            child = self._ready_child(hits)
-            log_start = self._log.stat().st_size
-            messages.send(child.connection, self._request(asked))
-            outcome = self._wait(child, watch, asked)
-            if isinstance(outcome, messages.Answer):
-                answer = outcome
-            elif isinstance(outcome, messages.OutOfMemory):
-                self._drop_child()
-                verdict = Verdict(
-                    outcome=Outcome.OOM,
-                    failure_class=FailureClass.OOM_HOST,
-                    message=f"out of memory: {outcome.message}",
-                )
-                detail = outcome.detail
-            else:
-                verdict = classify(replace(outcome, system_oom_kills=system_oom_kills() - oom_kills))
-                detail = _tail(self._log, log_start)
-        except ChildNeverReady as error:
-            verdict = classify(Silence(never_ready=True, exit_code=error.exit_code))
-            detail = _tail(self._log, 0)
-        if self._nursery.stopping.is_set() and answer is None:
+        hits = self._hits_path()
+        watch = new_watch(self._frame.limits)
+        ending = self._ending(asked, watch, hits)
+        if self._nursery.stopping.is_set() and ending.answer is None:
             raise Interrupted
-        for step in watch.steps:
-            self._on_step(step)
-        seconds = answer.seconds if answer else time.perf_counter() - began - watch.build_seconds
-        shrunk = dict(answer.shrunk_input) if answer and answer.shrunk_input is not None else asked.data
-        passed = answer is not None and answer.passed
-        common = {
-            "run_id": self._frame.run_id,
-            "cell": self._frame.cell.id,
-            "subject": self._frame.cell.subject,
-            "case": asked.case.id,
-            "size": self._frame.cell.size,
-            "dtype": self._frame.cell.dtype,
-            "evidence": self._frame.evidence,
-            "seed": asked.seed,
-            "seconds": round(seconds, 6),
-            "attempt": attempt,
-            "mutant": self._frame.mutant,
-            "mutant_hits": _size(hits) if hits else None,
-            "peak_bytes": watch.peak_bytes,
-            "started": began_utc,
-            "shrunk_input": None if passed else shrunk,
-            "reproduce": "" if passed else self._frame.reproduce(asked, shrunk),
-        }
-        if answer is None:
-            assert verdict is not None
-            return CaseRecord(
-                **common,
-                outcome=verdict.outcome,
-                failure_class=verdict.failure_class,
-                message=verdict.message,
-                detail=detail,
-                examples=watch.progress,
-            )
-        overhead = time.perf_counter() - began - watch.build_seconds - answer.seconds
-        return CaseRecord(
-            **common,
-            outcome=Outcome.PASSED if passed else Outcome.FAILED,
-            failure_class=None if passed else FailureClass(answer.failure_class or FailureClass.CONTRACT),
-            by_assertion=answer.by_assertion,
-            flags=(),
-            message=answer.message,
-            detail=answer.detail,
-            examples=answer.examples,
-            discarded=answer.discarded,
-            overhead_seconds=round(max(0.0, overhead), 6),
-            metrics={**answer.metrics, "build_seconds": watch.build_seconds or None},
-            notes=dict(answer.notes),
-        )
+        return case_record(self._frame, asked, watch, ending, attempt=attempt, hits=hits)
 
-    def _wait(self, child: Child, watch: _Watch, asked: Asked) -> messages.Answer | messages.OutOfMemory | Silence:
-        """Wait for the answer; notice progress, memory, time-outs and death on the way."""
+    def _ending(self, asked: Asked, watch: Watch, hits: Path | None) -> Ending:
+        oom_kills = system_oom_kills()
+        try:
+            child = self._ready_child(watch, hits)
+        except ChildNeverReady as error:
+            silence = Silence(never_ready=True, exit_code=error.exit_code)
+            return Ending(verdict=classify(silence), detail=_tail(self._log, 0))
+        log_start = self._log.stat().st_size
+        heard = self._ask(child, asked, watch)
+        if isinstance(heard, messages.Answer):
+            return Ending(answer=heard)
+        if isinstance(heard, messages.OutOfMemory):
+            self._drop_child()
+            message = f"out of memory: {heard.message}"
+            verdict = Verdict(outcome=Outcome.OOM, failure_class=FailureClass.OOM_HOST, message=message)
+            return Ending(verdict=verdict, detail=heard.detail)
+        silence = replace(heard, system_oom_kills=system_oom_kills() - oom_kills)
+        return Ending(verdict=classify(silence), detail=_tail(self._log, log_start))
+
+    def _ask(self, child: Child, asked: Asked, watch: Watch) -> messages.Answer | messages.OutOfMemory | Silence:
+        """Put the case to the child and wait; notice progress, memory, time-outs and death on the way."""
         limits = self._frame.limits
-        next_poll = watch.started + 0.05
+        try:
+            messages.send(
+                child.connection,
+                messages.RunCase(case=asked.case.id, seed=asked.seed, examples=asked.examples, data=asked.data),
+            )
+        except (BrokenPipeError, ConnectionResetError):
+            return self._lost(watch)
+        next_poll = time.perf_counter() + _FIRST_POLL_SECONDS
         while True:
-            now = time.perf_counter()
             deadline = watch.clock + watch.limit
-            ready = wait([child.connection, child.process.sentinel], timeout=max(0.0, min(next_poll, deadline) - now))
+            patience = max(0.0, min(next_poll, deadline) - time.perf_counter())
+            ready = wait([child.connection, child.process.sentinel], timeout=patience)
             now = time.perf_counter()
             if child.connection in ready:
                 try:
                     message = messages.receive(child.connection)
-                except (EOFError, ConnectionResetError, OSError):
-                    return self._lost(watch, limits)
+                except (EOFError, OSError):
+                    return self._lost(watch)
                 except ValueError as error:
-                    return self._lost(watch, limits, broken_message=str(error))
+                    return self._lost(watch, broken_message=str(error))
                 match message:
                     case messages.Built():
                         watch.build_seconds = message.seconds
@@ -206,25 +117,23 @@ class CellSession:
                     case messages.Progress():
                         watch.progress, watch.last_progress = message.count, now
                     case messages.Step():
-                        watch.steps.append(self._step_record(asked, message))
                         watch.last_progress = now
+                        self._on_step(step_record(self._frame, asked, message))
                     case messages.Answer() | messages.OutOfMemory():
                         return message
-                continue
-            if ready:  # the process ended and left nothing unread
-                return self._lost(watch, limits)
-            if now >= deadline:
+            elif ready:  # the process ended and left nothing unread
+                return self._lost(watch)
+            elif now >= deadline:
                 _dump_threads(child)
-                since = now - watch.last_progress
-                return self._lost(watch, limits, timed_out_after=watch.limit, since_progress=since)
+                return self._lost(watch, timed_out_after=watch.limit, since_progress=now - watch.last_progress)
             if now >= next_poll:
                 next_poll = now + limits.poll_seconds
                 held = child.group_bytes()
                 watch.peak_bytes = max(held, watch.peak_bytes or 0)
                 if held > limits.group_bytes:
-                    return self._lost(watch, limits, group_bytes=held)
+                    return self._lost(watch, group_bytes=held)
 
-    def _lost(self, watch: _Watch, limits: Limits, **cause: Any) -> Silence:
+    def _lost(self, watch: Watch, **cause: Any) -> Silence:
         """The child is no more, or is to be no more: end its group and say what was seen."""
         assert self._child is not None
         process = self._child.process
@@ -237,29 +146,34 @@ class CellSession:
             exit_code=code,
             progress=watch.progress,
             last_bytes=watch.peak_bytes,
-            group_limit=limits.group_bytes,
+            group_limit=self._frame.limits.group_bytes,
             **cause,
         )
 
-    def _ready_child(self, hits: Path | None) -> Child:
+    def _ready_child(self, watch: Watch, hits: Path | None) -> Child:
+        """The child at hand, or a new one: one that died between two cases has cost nothing."""
         if self._nursery.stopping.is_set():
             raise Interrupted
-        if self._child is None:
-            self._born += 1
-            self._log = self._frame.logs / f"{self._frame.cell.id.replace('/', '_')}.{os.getpid()}.{self._born}.log"
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            self._log.touch()
-            start = ChildStart(
-                cell=self._frame.cell,
-                log=self._log,
-                threads=self._frame.limits.threads,
-                process_bytes=self._frame.limits.process_bytes,
-                mutant=self._frame.mutant,
-                hits=hits,
-                cases=self._frame.cases,
-                build=self._frame.build,
-            )
-            self._child = self._nursery.start(start, seconds=self._frame.limits.start_seconds)
+        if self._child is not None and self._child.process.is_alive():
+            return self._child
+        self._drop_child()
+        self._born += 1
+        self._log = self._frame.logs / f"{self._frame.cell.id.replace('/', '_')}.{os.getpid()}.{self._born}.log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._log.touch()
+        start = ChildStart(
+            cell=self._frame.cell,
+            log=self._log,
+            threads=self._frame.limits.threads,
+            process_bytes=self._frame.limits.process_bytes,
+            mutant=self._frame.mutant,
+            hits=hits,
+            cases=self._frame.cases,
+            build=self._frame.build,
+        )
+        self._child = self._nursery.start(start, seconds=self._frame.limits.start_seconds)
+        watch.clock = time.perf_counter()
+        watch.start_seconds = watch.clock - watch.began
         return self._child
 
     def _drop_child(self) -> None:
@@ -267,28 +181,11 @@ class CellSession:
             self._child.kill()
             self._child = None
 
-    def _request(self, asked: Asked) -> messages.RunCase:
-        return messages.RunCase(case=asked.case.id, seed=asked.seed, examples=asked.examples, data=asked.data)
-
-    def _hits_path(self, asked: Asked) -> Path | None:
+    def _hits_path(self) -> Path | None:
         if self._frame.mutant is None:
             return None
         name = "".join(c if c.isalnum() else "-" for c in self._frame.mutant)
         return self._frame.logs / f"hits-{name}-{os.getpid()}-{id(self):x}"
-
-    def _step_record(self, asked: Asked, step: messages.Step) -> StepRecord:
-        cell = self._frame.cell
-        return StepRecord(
-            run_id=self._frame.run_id,
-            cell=cell.id,
-            case=asked.case.id,
-            size=cell.size,
-            dtype=cell.dtype,
-            evidence=self._frame.evidence,
-            seed=step.seed,
-            step=step.step,
-            metrics=dict(step.metrics),
-        )
 
 
 def _dump_threads(child: Child) -> None:
@@ -308,7 +205,3 @@ def _tail(log: Path, start: int) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

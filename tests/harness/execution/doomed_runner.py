@@ -14,7 +14,8 @@ from pathlib import Path
 from harness.execution import processes
 from harness.execution.limits import GIB, Limits
 from harness.execution.nursery import Nursery
-from harness.execution.session import Asked, CellSession, Frame
+from harness.execution.recording import Asked, Frame
+from harness.execution.session import CellSession
 from harness.results.vocabulary import Evidence
 from tests.harness.execution import misbehaving
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 from harness.execution import processes
 from harness.execution.limits import GIB, Limits
 from harness.execution.nursery import Nursery
-from harness.execution.session import Asked, CellSession, Frame
+from harness.execution.recording import Asked, Frame
+from harness.execution.session import CellSession
 from harness.results.records import CaseRecord, StepRecord
 from harness.results.vocabulary import Evidence, FailureClass, Flag, Outcome
 from tests.harness.execution import misbehaving
@@ -99,6 +102,17 @@ def test_a_lost_child_costs_one_case(
     assert says in record.message
     (after,) = bench.run("ok.passes")
     assert after.outcome is Outcome.PASSED
+
+
+def test_a_child_that_died_between_two_cases_costs_nothing(bench: Bench) -> None:
+    (first,) = bench.run("ok.passes")
+    child = bench.session._child
+    assert child is not None
+    os.kill(child.group, signal.SIGKILL)
+    child.process.join(timeout=10)
+    (second,) = bench.run("ok.passes")
+    assert second.outcome is Outcome.PASSED
+    assert first.notes["pid"] != second.notes["pid"]
 
 
 def test_the_last_output_of_a_crash_is_kept(bench: Bench) -> None:
