@@ -9,9 +9,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 _SIDE = 512  # of the canary's matrices: a few milliseconds on one core
 _ROOT = Path(__file__).resolve().parents[2]
@@ -50,23 +52,34 @@ def ask_torch(*, timeout_seconds: float = 120.0) -> TorchFacts:
     return TorchFacts(**json.loads(done.stdout.splitlines()[-1]))
 
 
+def canary(multiply: Callable[[Any, Any], Any]) -> tuple[bool, float]:
+    """Whether `multiply` brings out a product of small whole numbers exactly, and its seconds.
+
+    Its sums stay far below 2**24, so that float32 has no excuse.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randint(-8, 9, (_SIDE, _SIDE), generator=generator) for _ in range(2))
+    started = perf_counter()
+    product = multiply(left.float(), right.float())
+    seconds = perf_counter() - started
+    return bool((product.long() == left @ right).all()), seconds
+
+
 def _facts() -> TorchFacts:
     began = perf_counter()
     import torch
 
     imported = perf_counter()
-    generator = torch.Generator().manual_seed(0)
-    left, right = (torch.randint(-8, 9, (_SIDE, _SIDE), generator=generator) for _ in range(2))
-    exact = (left.double() @ right.double()).long()  # sums stay far below 2**24: exact in float32 too
-    started = perf_counter()
-    product = left.float() @ right.float()
+    exact, seconds = canary(torch.matmul)
     return TorchFacts(
         version=torch.__version__,
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         threads=torch.get_num_threads(),
         import_seconds=imported - began,
-        canary_seconds=perf_counter() - started,
-        canary_exact=bool((product.long() == exact).all()),
+        canary_exact=exact,
+        canary_seconds=seconds,
     )
 
 

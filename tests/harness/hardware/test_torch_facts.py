@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.hardware.torch_facts import TorchUnusableError, ask_torch
+from harness.hardware.torch_facts import TorchUnusableError, ask_torch, canary
 
 
 def test_torch_answers_with_its_version_and_a_right_product() -> None:
@@ -27,3 +27,13 @@ def test_a_torch_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(TorchUnusableError, match=r"longer than 0\.5 s"):
         ask_torch(timeout_seconds=0.5)
+
+
+def test_a_product_that_is_off_by_one_anywhere_is_noticed() -> None:
+    def wrong(left, right):
+        product = left @ right
+        product[17, 401] += 1
+        return product
+
+    assert canary(wrong)[0] is False
+    assert canary(lambda left, right: left @ right)[0] is True

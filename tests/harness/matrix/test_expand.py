@@ -105,10 +105,12 @@ combine:
     algorithm: grpo
     settings:
       rollout: {max_tokens: 5}
+      optimizer: {lr: 1e-3}
 """
     ).cells[0]
     assert placed.where == f"{matrices}/one.yaml:5"
     assert placed.where_setting("rollout.max_tokens") == f"{matrices}/one.yaml:8"
+    assert placed.where_setting("optimizer.lr") == f"{matrices}/one.yaml:9", "the strongest layer that has it"
     assert placed.where_setting("rollout.top_k") is None
     lines = (matrices / "algorithms.yaml").read_text().splitlines()
     line = next(i for i, text in enumerate(lines, 1) if "name: grpo" in text)
@@ -142,6 +144,15 @@ learn: [{match: {topology: dp2}, seeds: [1, 2, 3], confidence: 0.9, steps: 4}]
 
 def test_the_same_cell_asked_for_twice_is_one_cell(expanded: Expanded) -> None:
     assert len(expanded(inner=INNER, outer="include: [inner, inner]\n" + INNER).cells) == 2
+
+
+def test_what_an_included_suite_leaves_out_may_be_asked_for_again(expanded: Expanded) -> None:
+    result = expanded(
+        inner=INNER + "exclude: [{match: {model: gemma4}, reason: slow}]\n",
+        outer="include: [inner]\ncells: [{hardware: cpu, model: gemma4, algorithm: grpo, topology: dp2}]\n",
+    )
+    assert "cpu/gemma4/grpo/sync/native/dp2" in {placed.cell.id for placed in result.cells}
+    assert result.excluded == ()
 
 
 def test_one_id_with_two_settings_is_refused_with_both_places(expanded: Expanded, matrices: Path) -> None:
