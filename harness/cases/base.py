@@ -51,6 +51,7 @@ class Case:
     axes: ClassVar[tuple[str, ...]]  # axes of the cell that it reads
     needs: ClassVar[frozenset[Capability]]
     failure_class: ClassVar[FailureClass] = FailureClass.CONTRACT
+    other_classes: ClassVar[frozenset[FailureClass]] = frozenset()  # that its assertions may name instead
     examples: ClassVar[int] = 50  # 1 for a case with one input
     seconds: ClassVar[float] = 60.0  # time-out, for the whole case
 

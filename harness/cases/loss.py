@@ -45,6 +45,7 @@ class MatchesOracle(Case):
     axes = ()
     needs = frozenset({Capability.FUNCTIONS})
     failure_class = FailureClass.NUMERICS_DRIFT
+    other_classes = frozenset({FailureClass.NUMERICS_NAN, FailureClass.CONTRACT})
     examples = 500  # about thirty for each function
 
     def inputs(self, cell: Cell) -> st.SearchStrategy[dict[str, Any]]:

@@ -28,3 +28,11 @@ def test_a_seed_draws_the_same_inputs_whatever_modules_are_loaded(
     monkeypatch.setitem(sys.modules, "many_constants", module)
     assert drawn(3) == before
     assert drawn(4) != before
+
+
+def test_inputs_are_no_variations_of_one_another(judge_toy: Callable[..., Any]) -> None:
+    seen: list[Any] = []
+    lists = st.fixed_dictionaries({"xs": st.lists(st.integers(0, 2**30), min_size=4, max_size=4)})
+    judge_toy(lambda context, data: seen.append(tuple(data["xs"])), lists, examples=200)
+    shared = sum(any(x == y for x, y in zip(one, two, strict=True)) for one, two in zip(seen, seen[1:], strict=False))
+    assert shared < 20
