@@ -26,3 +26,9 @@ def test_a_platform_that_does_not_exist_is_refused_with_the_nearest() -> None:
     with pytest.raises(RequestError, match=r'unknown platform "cpuu"; did you mean "cpu"\?'):
         probe_platform("cpuu")
     assert "cpu" in platforms()
+
+
+def test_the_harness_probes_the_platforms_that_the_trainer_has() -> None:
+    from reference_trainer.platforms.registry import PLATFORMS
+
+    assert set(platforms()) == set(PLATFORMS)
