@@ -1,1 +1,1 @@
-"""Reports over a store of bundles: nightly and weekly. Reads `harness.results` and nothing else of the harness."""
+"""Nightly and weekly reports over a store of bundles. Reads `harness.results`, raises `harness.errors`, knows no more."""

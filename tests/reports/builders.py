@@ -123,7 +123,7 @@ def steps(
             0.2 + abs(wobble),
             float(650 << 20),
         )
-        return {**dict(zip(METRICS, values, strict=True)), "drafts": None}
+        return {**dict(zip(METRICS, values, strict=True)), "drafts_proposed": None}
 
     frame = {"size": "tiny", "dtype": "float32", "evidence": Evidence.DEVICE}
     return [

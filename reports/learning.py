@@ -1,0 +1,56 @@
+"""What the cells that must learn did: the test that was decided on beforehand, its seeds, and each seed's gain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from harness.results.bundle import Bundle
+from harness.results.records import CaseRecord
+from reports import text
+from reports.analysis import SeedGain, gain_by_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """One judged record that tests whether a cell learns."""
+
+    record: CaseRecord
+    seeds: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]  # the record's own account of its test, name and value
+    gains: tuple[SeedGain, ...]  # of the reward while it trained
+
+
+def learning(bundle: Bundle, frame: pd.DataFrame) -> list[Learning]:
+    """Every record that names the seeds it was judged by. `frame` is the run's `step_frame`."""
+    return [
+        Learning(
+            record=record,
+            seeds=tuple(_shown(seed) for seed in record.notes["seeds"]),
+            facts=tuple((name, _shown(value)) for name, value in _flat(record.notes) if name != "seeds"),
+            gains=tuple(gain_by_seed(frame, record.cell, record.case, metric="reward")),
+        )
+        for record in bundle.records
+        if isinstance(record, CaseRecord) and isinstance(record.notes.get("seeds"), list)
+    ]
+
+
+def _flat(notes: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested names joined by a dot.
+
+    >>> _flat({"test": {"name": "t", "p": 0.01}})
+    [('test.name', 't'), ('test.p', 0.01)]
+    """
+    flat: list[tuple[str, Any]] = []
+    for name, value in notes.items():
+        flat += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return flat
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(_shown(item) for item in value)
+    return text.number(value) if isinstance(value, float) else str(value)
