@@ -27,7 +27,6 @@ from reference_trainer.weights.transport import Assembler, TransferError
 
 _ANSWER_SECONDS = 60.0  # the pool waits for every answer, so it is taken at once or the pool is gone
 _IDLE_SECONDS = 3600.0
-_STALL_SECONDS = 120.0  # without the next bucket of an update that has begun
 _PARENT_POLL_SECONDS = 0.5
 
 
@@ -88,7 +87,7 @@ def _main(start: ReplicaStart) -> None:
         engine = start.engine_factory()
     except Exception as error:
         _answer(channel, _failed(error))
-        _next_request(channel)  # which can only be to stop
+        _next_message(channel)  # which can only be to stop
     else:
         _answer(channel, {"kind": Kind.READY, "pid": os.getpid(), "version": engine.weight_version})
         _serve(channel, engine)
@@ -125,14 +124,14 @@ def _own_address(start: ReplicaStart) -> str:
 
 
 def _serve(channel: Channel, engine: RolloutEngine) -> None:
-    while (message := _next_request(channel)).header["kind"] != Kind.STOP:
+    while (message := _next_message(channel)).header["kind"] != Kind.STOP:
         if message.header["kind"] == Kind.UPDATE:
             _answer(channel, _updated(channel, engine, version=message.header["version"]))
         else:
             _answer(channel, _generated(engine, message))
 
 
-def _next_request(channel: Channel) -> Message:
+def _next_message(channel: Channel) -> Message:
     while (message := channel.receive(timeout_seconds=_IDLE_SECONDS)) is None:
         pass  # idle; when the trainer is gone the watching thread ends the process
     return message
@@ -185,10 +184,7 @@ class _WeightStream:
             self._next()
 
     def _next(self) -> Message:
-        message = self._channel.receive(timeout_seconds=_STALL_SECONDS)
-        if message is None:
-            self._ended = True
-            raise TransferError(f"no bucket came for {_STALL_SECONDS:g} s")
+        message = _next_message(self._channel)
         self._ended = message.header["kind"] != Kind.BUCKET
         return message
 
