@@ -180,7 +180,7 @@ class OptimizerConfig(_Section):
     max_grad_norm: Positive = 1.0
     """The gradient's norm is clipped to this, for policy and critic apart."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after the warm-up, to 0 at the last update."""
+    """Course of the learning rate after the warm-up; linear and cosine fall to 0 over the run's updates."""
     warmup_steps: Natural = 0
     """Optimizer updates over which the learning rate rises from 0."""
 
@@ -228,6 +228,8 @@ class TrainerConfig(_Section):
     """How rollout and update take turns; only sync so far."""
     engine: Literal["native"] = "native"
     """What samples the responses."""
+    platform: Literal["cpu"] = "cpu"
+    """What the models run on."""
     dp: Count = 1
     """Data-parallel rollout replicas; from 2 on each is a process of its own."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"

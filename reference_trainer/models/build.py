@@ -62,7 +62,7 @@ def build_policy(model: ModelConfig, *, seed: int, dtype: torch.dtype) -> PreTra
         torch.manual_seed(seed)  # for what the class itself draws: decay rates of linear attention, say
         policy = model_class(config)
     redraw_matrices(policy, seed=seed, std=model.init_std)
-    policy.to(dtype=dtype)
+    policy.to(dtype)  # type: ignore[call-arg, arg-type]  # the library wraps `to` without its signature
     return policy.eval()
 
 

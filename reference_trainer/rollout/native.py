@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from reference_trainer.rollout.engine import FinishReason, Sample, SamplingRequest
 from reference_trainer.rollout.sampling import choose_tokens
+from reference_trainer.weights.apply import apply_tensors
 
 
 class NativeEngine:
@@ -42,21 +43,13 @@ class NativeEngine:
         return [samples[index] for index in range(len(requests))]
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int) -> int:
-        """Take all of the model's parameters and persistent buffers or none of them; return how many came.
+        """Take every parameter and persistent buffer, or none of them; return how many were applied.
 
-        A tied head may come or be left out. Raises ValueError, with the weights as before, for a name the model does
-        not have, one that is missing, a wrong shape, or tied names with different values.
+        Raises WeightMismatch when names or shapes are not the model's; weights and version are then as before.
         """
-        own = self.model.state_dict()
-        # Copies, because a transport may hand out views of a buffer that it fills again.
-        staged = {name: tensor.detach().clone() for name, tensor in tensors}
-        aliases = _names_by_storage(own)
-        _refuse_incomplete(own, staged, aliases)
-        with torch.no_grad():
-            for name, tensor in staged.items():
-                own[name].copy_(tensor)
+        applied = apply_tensors(self.model, tensors)
         self.weight_version = version
-        return len(staged)
+        return applied
 
     def close(self) -> None:
         """Nothing outlives the engine."""
@@ -83,22 +76,23 @@ class NativeEngine:
     @torch.no_grad()
     def _decode(self, requests: Sequence[SamplingRequest]) -> list[Sample]:
         """Decode prompts of one length to their end, one forward pass a token for all rows."""
-        temperature = torch.tensor([request.temperature for request in requests], dtype=torch.float64)
-        top_p = torch.tensor([request.top_p for request in requests], dtype=torch.float64)
-        top_k = torch.tensor([request.top_k for request in requests])
+        device = self.model.device
+        temperature = torch.tensor([request.temperature for request in requests], dtype=torch.float64, device=device)
+        top_p = torch.tensor([request.top_p for request in requests], dtype=torch.float64, device=device)
+        top_k = torch.tensor([request.top_k for request in requests], device=device)
         # One generator a request: its draws depend neither on its batch mates nor on when they finish.
         generators = [torch.Generator().manual_seed(request.seed) for request in requests]
         tokens: list[list[int]] = [[] for _ in requests]
         log_probs: list[list[float]] = [[] for _ in requests]
         reasons: list[FinishReason | None] = [None] * len(requests)
-        ids = torch.tensor([request.prompt for request in requests])  # (B, P), then (B, 1)
+        ids = torch.tensor([request.prompt for request in requests], device=device)  # (B, P), then (B, 1)
         cache = None
         while None in reasons:
             output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache = output.past_key_values
             chosen, chosen_log_probs = choose_tokens(
                 output.logits[:, -1],
-                _next_uniforms(generators, wanted=[reason is None for reason in reasons]),
+                _next_uniforms(generators, wanted=[reason is None for reason in reasons]).to(device),
                 temperature=temperature,
                 top_p=top_p,
                 top_k=top_k,
@@ -113,9 +107,10 @@ class NativeEngine:
                 elif len(tokens[row]) == requests[row].max_tokens:
                     reasons[row] = FinishReason.LENGTH
             # Finished rows stay in the batch: a shrinking one would move the others' logits by rounding.
-            ids = torch.tensor(
-                [[row[-1] if reason is None else self._filler] for row, reason in zip(tokens, reasons, strict=True)]
-            )
+            following = [
+                row[-1] if reason is None else self._filler for row, reason in zip(tokens, reasons, strict=True)
+            ]
+            ids = torch.tensor(following, device=device).view(-1, 1)
         return [
             Sample(
                 tokens=tuple(tokens[row]),
@@ -137,30 +132,3 @@ def _next_uniforms(generators: Sequence[torch.Generator], *, wanted: Sequence[bo
         ],
         dtype=torch.float64,
     )
-
-
-def _names_by_storage(state: dict[str, torch.Tensor]) -> dict[str, list[str]]:
-    """For each name, all names of the same tensor: tied weights appear under several."""
-    by_pointer: dict[tuple[int, torch.Size], list[str]] = {}
-    for name, tensor in state.items():
-        by_pointer.setdefault((tensor.data_ptr(), tensor.shape), []).append(name)
-    return {name: names for names in by_pointer.values() for name in names}
-
-
-def _refuse_incomplete(
-    own: dict[str, torch.Tensor], staged: dict[str, torch.Tensor], aliases: dict[str, list[str]]
-) -> None:
-    for name, tensor in staged.items():
-        if name not in own:
-            raise ValueError(f'weight "{name}" is none of the model\'s; nothing was updated')
-        if tensor.shape != own[name].shape:
-            raise ValueError(
-                f'weight "{name}" has shape {tuple(tensor.shape)}, the model wants {tuple(own[name].shape)}; '
-                "nothing was updated"
-            )
-        for twin in aliases[name]:
-            if twin in staged and not torch.equal(tensor, staged[twin]):
-                raise ValueError(f'weights "{name}" and "{twin}" are tied but differ; nothing was updated')
-    for name in own:
-        if not any(twin in staged for twin in aliases[name]):
-            raise ValueError(f'weight "{name}" did not come; nothing was updated')

@@ -38,7 +38,9 @@ def filter_top_k(probabilities: torch.Tensor, top_k: torch.Tensor) -> torch.Tens
         return probabilities
     keep = torch.where(top_k > 0, top_k, probabilities.shape[-1])[:, None]  # (B, 1)
     order = probabilities.argsort(dim=-1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(order.shape[-1]).expand_as(order))
+    rank = torch.empty_like(order).scatter_(
+        -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    )
     return probabilities.masked_fill(rank >= keep, 0.0)
 
 

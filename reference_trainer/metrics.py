@@ -1,0 +1,81 @@
+"""What one training step tells. None means not measured, never zero."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMetrics:
+    """Losses and gradient figures are means over the step's optimizer updates; a step without tokens gives zeros."""
+
+    step: int
+    """Number of the step, from 0."""
+    reward: float
+    """Mean score of the responses."""
+    reward_std: float
+    """Standard deviation of the scores over the batch (ddof 0)."""
+    groups: int
+    """Prompts in the batch."""
+    degenerate_groups: int
+    """Prompts whose samples all scored the same, so that they teach nothing."""
+    kl: float
+    """KL to the reference policy before the update, k3 estimate, mean over response tokens, nats."""
+    entropy: float
+    """Entropy of the policy, mean over response tokens, nats."""
+    logprob_gap: float
+    """Largest |log-prob of the trainer - log-prob of the engine| over the sampled tokens, before the update."""
+    logprob_gap_mean: float
+    """Mean of the same."""
+    sync_gap: float
+    """Largest such gap of a few greedy samples drawn right after the weight sync: a stale engine shows here."""
+    loss: float
+    """The whole loss."""
+    policy_loss: float
+    value_loss: float | None
+    """None without a critic."""
+    clip_fraction: float
+    """Share of response tokens at which the clipped surrogate was in force."""
+    value_clip_fraction: float | None
+    approx_kl: float
+    """KL from the rollout's policy to the updated one, k3 estimate, nats."""
+    grad_norm: float
+    """Norm of the policy's gradient before clipping."""
+    critic_grad_norm: float | None
+    learning_rate: float
+    """Of the policy, in the last update of the step."""
+    updates: int
+    """Optimizer updates in the step."""
+    staleness: int
+    """Largest number of weight versions that a sample was behind the policy it trained."""
+    tokens: int
+    """Prompt and response tokens of the batch."""
+    response_tokens: int
+    prompt_length: float
+    """Mean, in tokens."""
+    response_length: float
+    """Mean, in tokens."""
+    response_length_max: int
+    truncated_fraction: float
+    """Share of responses that spent their budget without an end token."""
+    step_seconds: float
+    rollout_seconds: float
+    reward_seconds: float
+    logprob_seconds: float
+    """Log-probs of policy and reference, and values, before the update."""
+    update_seconds: float
+    sync_seconds: float
+    """Weight sync with its probe."""
+    live_bytes: int
+    """Held by this process at the end of the step; replicas in processes of their own are not counted."""
+    peak_bytes: int
+    """Most that this process has held so far."""
+    drafts_proposed: int | None
+    """None without a drafter."""
+    drafts_accepted: int | None
+    timeouts: int | None
+    """Scorers that ran out of time; None where they run without a limit."""
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Plain numbers by name."""
+        return asdict(self)

@@ -1,0 +1,65 @@
+"""Rows of prompt and response laid out for one forward pass, with the response's tokens aligned to `(B, T)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from reference_trainer.data.padding import Side, pad_row
+
+Row = tuple[Sequence[int], Sequence[int]]  # prompt, response
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBatch:
+    """L columns of padded tokens; T is the longest response."""
+
+    input_ids: torch.Tensor  # (B, L) int64
+    attention_mask: torch.Tensor  # (B, L) int64
+    position_ids: torch.Tensor  # (B, L) int64: 0 at the first token, wherever padding puts it
+    predictor: torch.Tensor  # (B, T) int64: the column whose output predicts response token t; 0 past the response
+    labels: torch.Tensor  # (B, T) int64; 0 past the response
+    present: torch.Tensor  # (B, T) bool: is there a response token
+
+
+def lay_out(
+    rows: Sequence[Row],
+    *,
+    pad_id: int | None,
+    side: Side = "right",
+    extra_padding: int = 0,
+    response_length: int | None = None,
+    device: torch.device | None = None,
+) -> RowBatch:
+    """Pad each row to the longest plus `extra_padding` columns.
+
+    An empty response is fine; an empty prompt raises ValueError, because nothing would predict the first token.
+    `response_length` is T; None takes the longest response.
+    """
+    for index, (prompt, _) in enumerate(rows):
+        if not prompt:
+            raise ValueError(f"row {index} has an empty prompt; give it at least one token, such as the begin token")
+    length = max((len(prompt) + len(response) for prompt, response in rows), default=0) + extra_padding
+    longest = max((len(response) for _, response in rows), default=0) if response_length is None else response_length
+    ids = torch.zeros(len(rows), length, dtype=torch.int64)
+    mask = torch.zeros(len(rows), length, dtype=torch.int64)
+    predictor = torch.zeros(len(rows), longest, dtype=torch.int64)
+    labels = torch.zeros(len(rows), longest, dtype=torch.int64)
+    present = torch.zeros(len(rows), longest, dtype=torch.bool)
+    for index, (prompt, response) in enumerate(rows):
+        row_ids, row_mask = pad_row((*prompt, *response), length=length, side=side, pad_id=pad_id)
+        ids[index], mask[index] = row_ids[0], row_mask[0]
+        first = len(prompt) - 1 + (length - len(prompt) - len(response) if side == "left" else 0)
+        predictor[index, : len(response)] = torch.arange(first, first + len(response))
+        labels[index, : len(response)] = torch.tensor(list(response), dtype=torch.int64)
+        present[index, : len(response)] = True
+    return RowBatch(
+        input_ids=ids.to(device),
+        attention_mask=mask.to(device),
+        position_ids=(mask.cumsum(-1) - 1).clamp(min=0).to(device),
+        predictor=predictor.to(device),
+        labels=labels.to(device),
+        present=present.to(device),
+    )

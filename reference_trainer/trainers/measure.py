@@ -1,0 +1,100 @@
+"""The metrics of a step, from what its phases left."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+
+from reference_trainer.algorithms.advantages import degenerate_groups
+from reference_trainer.algorithms.aggregation import masked_sum
+from reference_trainer.algorithms.kl import kl_k3
+from reference_trainer.metrics import StepMetrics
+from reference_trainer.platforms.base import Memory
+from reference_trainer.rollout.engine import FinishReason, Sample
+from reference_trainer.trainers.experience import Experience
+from reference_trainer.trainers.phases import PhaseClock
+from reference_trainer.trainers.update import UpdateResult
+
+
+def measure_step(
+    *,
+    step: int,
+    samples: Sequence[Sample],
+    scores: Sequence[float],
+    groups: Sequence[int],
+    experience: Experience,
+    results: Sequence[UpdateResult],
+    staleness: int,
+    sync_gap: float,
+    clock: PhaseClock,
+    memory: Memory,
+) -> StepMetrics:
+    """All figures are finite when some or all responses are empty."""
+    lengths = [len(sample.tokens) for sample in samples]
+    prompt_lengths = [len(prompt) for prompt, _ in experience.rows]
+    gaps = log_prob_gaps(samples, experience.old_log_probs)
+    return StepMetrics(
+        step=step,
+        reward=statistics.fmean(scores),
+        reward_std=statistics.pstdev(scores),
+        groups=len(set(groups)),
+        degenerate_groups=degenerate_groups(torch.tensor(scores, dtype=torch.float64), groups),
+        kl=token_mean(kl_k3(experience.old_log_probs, experience.reference_log_probs), experience.mask),
+        entropy=_mean(results, "entropy"),
+        logprob_gap=max(gaps, default=0.0),
+        logprob_gap_mean=statistics.fmean(gaps) if gaps else 0.0,
+        sync_gap=sync_gap,
+        loss=_mean(results, "loss"),
+        policy_loss=_mean(results, "policy_loss"),
+        value_loss=_mean_or_none(results, "value_loss"),
+        clip_fraction=_mean(results, "clip_fraction"),
+        value_clip_fraction=_mean_or_none(results, "value_clip_fraction"),
+        approx_kl=_mean(results, "approx_kl"),
+        grad_norm=_mean(results, "grad_norm"),
+        critic_grad_norm=_mean_or_none(results, "critic_grad_norm"),
+        learning_rate=results[-1].metrics["learning_rate"],
+        updates=len(results),
+        staleness=staleness,
+        tokens=sum(prompt_lengths) + sum(lengths),
+        response_tokens=sum(lengths),
+        prompt_length=statistics.fmean(prompt_lengths),
+        response_length=statistics.fmean(lengths),
+        response_length_max=max(lengths),
+        truncated_fraction=sum(sample.finish_reason is FinishReason.LENGTH for sample in samples) / len(samples),
+        rollout_seconds=clock["rollout"],
+        reward_seconds=clock["reward"],
+        logprob_seconds=clock["logprob"],
+        update_seconds=clock["update"],
+        sync_seconds=clock["sync"],
+        step_seconds=clock.total,
+        live_bytes=memory.used,
+        peak_bytes=memory.peak,
+        drafts_proposed=None,
+        drafts_accepted=None,
+        timeouts=None,
+    )
+
+
+def log_prob_gaps(samples: Sequence[Sample], log_probs: torch.Tensor) -> list[float]:
+    """|log-prob of the trainer - of the engine| for each sampled token; the trainer's are `(B, T)`."""
+    return [
+        abs(ours - theirs)
+        for sample, row in zip(samples, log_probs.tolist(), strict=True)
+        for ours, theirs in zip(row, sample.log_probs, strict=False)  # the row is padded to the longest response
+    ]
+
+
+def token_mean(values: torch.Tensor, mask: torch.Tensor) -> float:
+    """Mean over the counted tokens, 0.0 without any."""
+    return (masked_sum(values, mask) / mask.sum().clamp(min=1)).item()
+
+
+def _mean(results: Sequence[UpdateResult], name: str) -> float:
+    """A mini-batch without tokens tells no loss: it counts as 0, as it moved nothing."""
+    return statistics.fmean(result.metrics.get(name, 0.0) for result in results)
+
+
+def _mean_or_none(results: Sequence[UpdateResult], name: str) -> float | None:
+    return _mean(results, name) if any(name in result.metrics for result in results) else None
