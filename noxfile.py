@@ -20,91 +20,87 @@ from nox.command import CommandFailed
 TORCH = os.environ.get("RL_GAUNTLET_TORCH", "torch==2.13.0")
 TORCH_SOURCE = os.environ.get("RL_GAUNTLET_TORCH_SOURCE", "")
 TORCH_IS_THERE = TORCH == "installed"
+ENVIRONMENT = Path(".nox") / "shared"
+GAUNTLET = ("-m", "harness.cli.main")
 CORES = len(os.sched_getaffinity(0))
 
 # Defects that every change is held to: quick ones, one at least for each case that they belong to.
 GUARD_MUTANTS = ("rollout.*", "sockets.*", "loss.*", "logprob.*", "cell.trains:*", "cell.repeats-bit-equal:*")
 
 nox.options.sessions = ["lint", "tests"]
-nox.options.error_on_missing_interpreters = True
 
 
-def shared(name: str) -> Callable[[Callable[[nox.Session], None]], object]:
-    """A session in the environment that all share."""
-    if TORCH_IS_THERE:
-        return nox.session(name=name, venv_backend="none")
-    return nox.session(name=name, venv_backend="virtualenv", venv_location=".nox/shared", reuse_venv=True)
+def python_with_project(session: nox.Session) -> str:
+    """The interpreter to run in, with the project in it.
 
-
-def install(session: nox.Session) -> None:
-    """torch first and by itself: the open range of the project must not choose another build."""
-    python = [sys.executable] if TORCH_IS_THERE else ["python"]
-    pip = [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    torch goes first and by itself: the open range of the project must not choose another build.
+    """
+    python = sys.executable if TORCH_IS_THERE else str(ENVIRONMENT / "bin" / "python")
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     if not TORCH_IS_THERE:
+        if not (ENVIRONMENT / "bin" / "pip").exists():  # absent, or its making was interrupted
+            session.run(sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT))
         option = "--find-links" if Path(TORCH_SOURCE).is_dir() else "--extra-index-url"
         session.run(*pip, *([option, TORCH_SOURCE] if TORCH_SOURCE else []), TORCH)
-    session.run(*pip, "-e", ".[dev]", external=TORCH_IS_THERE)
+    session.run(*pip, "-e", ".[dev]")
+    return python
 
 
-def run(session: nox.Session, *command: str) -> None:
-    """Run a Python module with its arguments in the session's environment."""
-    session.run(sys.executable if TORCH_IS_THERE else "python", "-m", *command, external=TORCH_IS_THERE)
+def shared_session(name: str) -> Callable[[Callable[[nox.Session], None]], object]:
+    """A session without an environment of its own: nox makes one for each, and torch is large."""
+    return nox.session(name=name, venv_backend="none")
 
 
-def gauntlet(session: nox.Session, *arguments: str) -> None:
-    run(session, "harness.cli.main", *arguments)
-
-
-@shared("e2e-cpu")
+@shared_session("e2e-cpu")
 def e2e_cpu(session: nox.Session) -> None:
     """The main job: run the smoke matrix on this CPU, keep it in the store, report it."""
-    install(session)
+    python = python_with_project(session)
     bundle = Path("bundles") / f"smoke-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     failed = False
     try:
-        gauntlet(session, "run", "smoke", "--hardware", "cpu", "--bundle", str(bundle), *session.posargs)
+        session.run(python, *GAUNTLET, "run", "smoke", "--hardware", "cpu", "--bundle", str(bundle), *session.posargs)
     except CommandFailed:
         failed = True  # what was recorded is reported all the same
     if bundle.is_dir():
-        gauntlet(session, "ingest", str(bundle))
-        gauntlet(session, "report", "nightly", "--bundle", str(bundle))
+        session.run(python, *GAUNTLET, "ingest", str(bundle))
+        session.run(python, *GAUNTLET, "report", "nightly", "--bundle", str(bundle))
     if failed:
         session.error("the smoke matrix did not pass; the lines above say why")
 
 
-@shared("tests")
+@shared_session("tests")
 def tests(session: nox.Session) -> None:
     """Test our own code; what stands behind `--` goes to pytest."""
-    install(session)
-    run(session, "pytest", "-n", str(CORES), *session.posargs)
+    python = python_with_project(session)
+    session.run(python, "-m", "pytest", "-n", str(CORES), *session.posargs)
 
 
-@shared("lint")
+@shared_session("lint")
 def lint(session: nox.Session) -> None:
     """Check format, lint rules and types."""
-    install(session)
-    run(session, "ruff", "format", "--check", ".")
-    run(session, "ruff", "check", ".")
-    run(session, "mypy")
+    python = python_with_project(session)
+    session.run(python, "-m", "ruff", "format", "--check", ".")
+    session.run(python, "-m", "ruff", "check", ".")
+    session.run(python, "-m", "mypy")
 
 
-@shared("mutants")
+@shared_session("mutants")
 def mutants(session: nox.Session) -> None:
     """Hold the cases to the fixed set of defects that guards every change; `-- --mutant '*'` runs them all."""
-    install(session)
+    python = python_with_project(session)
     chosen = session.posargs or [word for glob in GUARD_MUTANTS for word in ("--mutant", glob)]
-    gauntlet(session, "mutants", *chosen)
+    session.run(python, *GAUNTLET, "mutants", *chosen)
 
 
-@shared("weekly-report")
+@shared_session("weekly-report")
 def weekly_report(session: nox.Session) -> None:
     """Write the stability report of the last seven days from the store."""
-    install(session)
-    gauntlet(session, "report", "weekly", *session.posargs)
+    python = python_with_project(session)
+    session.run(python, *GAUNTLET, "report", "weekly", *session.posargs)
 
 
-@shared("bench")
+@shared_session("bench")
 def bench(session: nox.Session) -> None:
     """Measure what the harness itself costs; the README quotes it."""
-    install(session)
-    run(session, "tests.benchmarks.harness_cost", *session.posargs)
+    python = python_with_project(session)
+    session.run(python, "-m", "tests.benchmarks.harness_cost", *session.posargs)
