@@ -18,6 +18,7 @@ class WeightMismatch(ValueError):
 def apply_tensors(model: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
     """Copy every tensor into the parameter or persistent buffer of its name; return how many were applied.
 
+    Every tensor must keep its value until all have been read: a view of a buffer that is filled again does not.
     The names must be exactly those of `export_names(model)`. A floating-point tensor may differ in precision and is
     cast; any other change of dtype, a different shape, a name given twice, and tied names with different values raise
     `WeightMismatch`.

@@ -20,7 +20,6 @@ import torch
 from reference_trainer.rollout.channel import AddressInUse
 from reference_trainer.rollout.engine import Sample, SamplingRequest
 from reference_trainer.rollout.replicas import ReplicaDied, ReplicaError, ReplicaFailed, ReplicaPool, ReplicaTimeout
-from reference_trainer.weights.apply import apply_tensors
 from reference_trainer.weights.export import export_tensors
 from tests.reference_trainer.rollout import fake_engine
 from tests.reference_trainer.rollout.fake_engine import HANG, REFUSE, REPORT, FakeEngine, fake_model
@@ -361,11 +360,3 @@ def test_native_engines_in_replicas_follow_the_trainers_weights(open_pool):
         assert got.weight_version == 1
         assert got.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
         assert got.tokens == expected.tokens
-
-
-def test_apply_and_the_native_engine_leave_the_same_weights():
-    trainer_model, one, other = native_engine(1).model, native_engine(2), native_engine(3)
-    one.update_weights(export_tensors(trainer_model), version=1)
-    apply_tensors(other.model, export_tensors(trainer_model))
-    for (name, left), (_, right) in zip(export_tensors(one.model), export_tensors(other.model), strict=True):
-        assert torch.equal(left, right), name
