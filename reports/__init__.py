@@ -1,1 +1,1 @@
-"""Nightly and weekly reports over a store of bundles. Reads `harness.results`, raises `harness.errors`, knows no more."""
+"""Nightly and weekly reports over a store of bundles. Reads `harness.results` alone, and raises `harness.errors`."""

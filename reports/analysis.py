@@ -166,14 +166,11 @@ def gain_by_seed(frame: pd.DataFrame, cell: str, case: str, *, metric: str) -> l
     """What each seed that a case trained gained."""
     steps = frame[(frame["cell"] == cell) & (frame["case"] == case)]
     curve = _curve(steps, metric).table
-    quarter = max(1, round(len(curve) * _QUARTER))
-    lines = {int(seed): curve[seed].to_numpy(dtype="float64") for seed in curve.columns}
-    return [
-        SeedGain(
-            seed=seed,
-            line=line.tolist(),
-            first=float(line[:quarter].mean()),
-            last=float(line[len(line) - quarter :].mean()),
-        )
-        for seed, line in lines.items()
-    ]
+    lines = {int(seed): curve[seed].dropna().to_numpy(dtype="float64") for seed in curve.columns}
+    return [_gain(seed, line) for seed, line in lines.items() if line.size]
+
+
+def _gain(seed: int, line: np.ndarray) -> SeedGain:
+    quarter = max(1, round(len(line) * _QUARTER))
+    first, last = float(line[:quarter].mean()), float(line[-quarter:].mean())
+    return SeedGain(seed=seed, line=line.tolist(), first=first, last=last)
