@@ -13,6 +13,7 @@ import math
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ import zmq
 
 _QUEUED_MESSAGES = 2  # in each direction: a peer that does not read holds the sender up instead of filling memory
 _RECONNECT_MS = 10
+_LOCK_SECONDS = 0.2  # longer than anybody holds the lock of an address that it does not own
 
 
 class ChannelError(RuntimeError):
@@ -58,38 +60,24 @@ class AddressClaim:
         """Raises AddressInUse, and ChannelError when the address is no `ipc://` path in a directory of one's own."""
         self.address = address
         self._path = _socket_path(address)
-        self._lock_path = self._path.with_suffix(".lock")
         _make_private(self._path.parent)
-        self._fd = self._lock()
-        try:
-            if _answers(self._path):
+        _remove_leftovers(self._path.parent)
+        if _answers(self._path):
+            raise AddressInUse(address)
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while (fd := _try_lock(_lock_path(self._path))) is None:
+            if time.monotonic() > deadline:
                 raise AddressInUse(address)
-            self._path.unlink(missing_ok=True)
-        except BaseException:
-            os.close(self._fd)
-            raise
+            time.sleep(_LOCK_SECONDS / 10)
+        self._fd = fd
+        self._path.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Remove the socket file and let others bind. Does nothing the second time."""
         if self._fd < 0:
             return
-        self._path.unlink(missing_ok=True)
-        self._lock_path.unlink(missing_ok=True)
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # explicitly: a forked child may hold a duplicate of the descriptor
-        os.close(self._fd)
+        _remove_and_unlock(self._path, self._fd)
         self._fd = -1
-
-    def _lock(self) -> int:
-        while True:
-            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
-                raise AddressInUse(self.address) from None
-            if _is_same_file(fd, self._lock_path):
-                return fd
-            os.close(fd)  # its former owner removed it between our open and our lock
 
 
 class Channel:
@@ -198,6 +186,39 @@ def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _try_lock(path: Path) -> int | None:
+    """Lock the file, creating it, until the returned descriptor is closed; None when somebody else holds it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        if _is_same_file(fd, path):
+            return fd
+        os.close(fd)  # its former owner removed it between our open and our lock
+
+
+def _remove_and_unlock(path: Path, fd: int) -> None:
+    path.unlink(missing_ok=True)
+    _lock_path(path).unlink(missing_ok=True)
+    fcntl.flock(fd, fcntl.LOCK_UN)  # explicitly: a forked child may hold a duplicate of the descriptor
+    os.close(fd)
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove what owners left that were killed: their locks are free."""
+    for lock in directory.glob("*.sock.lock"):
+        fd = _try_lock(lock)
+        if fd is not None:
+            _remove_and_unlock(lock.with_suffix(""), fd)
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

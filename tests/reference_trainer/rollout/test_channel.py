@@ -162,6 +162,21 @@ def test_an_address_in_use_by_another_process_is_refused_until_it_is_killed(addr
     peer.close()
 
 
+def test_what_killed_owners_left_is_removed_by_the_next_and_what_lives_is_not(address, directory):
+    kill(owner_process(address.replace("worker", "killed")))
+    living = owner_process(address.replace("worker", "living"))
+    try:
+        claim = AddressClaim(address)
+        assert sorted(path.name for path in directory.iterdir()) == [
+            "living.sock",
+            "living.sock.lock",
+            "worker.sock.lock",
+        ]
+        claim.release()
+    finally:
+        kill(living)
+
+
 def test_a_listener_that_knows_nothing_of_our_lock_is_not_robbed(address, directory):
     directory.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -207,7 +222,7 @@ def test_of_many_claimants_at_once_exactly_one_wins(address):
         except AddressInUse as error:
             lost.append(error)
 
-    for _ in range(20):
+    for _ in range(10):
         threads = [threading.Thread(target=claim) for _ in range(8)]
         for thread in threads:
             thread.start()
