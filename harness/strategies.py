@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
+from harness.subjects.protocol import TrainSample
+
 GARBAGE = ("0", "nan", "inf", "-inf", "1e30")  # what may lie in a masked cell
 
 
@@ -37,9 +39,57 @@ def shapes(rows: int, columns: int) -> st.SearchStrategy[tuple[int, int]]:
     return st.one_of(some, some, some, st.tuples(st.integers(0, rows), st.integers(0, columns)))
 
 
-def token_lists(*, vocabulary: int, least: int, most: int) -> st.SearchStrategy[list[int]]:
-    """Sequences of token ids."""
-    return st.lists(st.integers(0, vocabulary - 1), min_size=least, max_size=most)
+TOKENS = st.one_of(st.integers(0, 319), st.sampled_from([256, 258, 0, 97]))
+"""Ids below the smallest vocabulary in use; the pad and end ids of a byte-level one come up often, as do 0 and "a"."""
+
+
+def rows_of_tokens(*, most_rows: int, most_response: int) -> st.SearchStrategy[list[list[list[int]]]]:
+    """Rows `[prompt, response]`, at least one; a prompt has a token, a response may have none."""
+    row = st.tuples(
+        st.lists(TOKENS, min_size=1, max_size=8),
+        st.one_of(st.lists(TOKENS, min_size=1, max_size=most_response), st.just([])),
+    ).map(list)
+    return st.lists(row, min_size=1, max_size=most_rows)
+
+
+@st.composite
+def train_samples(draw: st.DrawFn, *, most_rows: int, most_response: int) -> list[dict[str, Any]]:
+    """The fields of `TrainSample`s, at least one; masks have holes, old log-probs are given or left to the subject.
+
+    Given ones lie around the -5.8 of a uniform choice among 320 tokens, so that some ratios are clipped.
+    """
+    rows = draw(rows_of_tokens(most_rows=most_rows, most_response=most_response))
+    old = draw(st.sampled_from([None, st.floats(-6.5, -5.0, width=16)]))
+    samples = []
+    for prompt, response in rows:
+        per_token = {"min_size": len(response), "max_size": len(response)}
+        samples.append(
+            {
+                "prompt": prompt,
+                "response": response,
+                "score": draw(st.sampled_from([1.0, 0.0, 0.5, -2.0])),
+                "group": draw(st.integers(0, 2)),
+                "mask": draw(st.one_of(st.none(), st.lists(st.integers(0, 1), **per_token))),
+                "old_log_probs": draw(st.lists(old, **per_token)) if old is not None else None,
+            }
+        )
+    return samples
+
+
+def sample_of(fields: dict[str, Any]) -> TrainSample:
+    """A drawn sample, as the subject takes it."""
+    return TrainSample(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+
+
+@st.composite
+def layouts(draw: st.DrawFn, rows: int) -> dict[str, Any]:
+    """The fields of a `Layout` for so many rows."""
+    return {
+        "side": draw(st.sampled_from(["right", "left"])),
+        "extra_padding": draw(st.integers(0, 8)),
+        "rows_per_batch": draw(st.integers(0, rows)),
+        "order": draw(st.permutations(range(rows))),
+    }
 
 
 @st.composite

@@ -5,6 +5,7 @@ Inputs are plain JSON data (a mapping): the shrunk one goes into the record and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -28,6 +29,11 @@ def require(condition: bool, message: str, *, failure_class: FailureClass | None
     """Assert on behalf of a case."""
     if not condition:
         raise Violation(message, failure_class=failure_class)
+
+
+def require_finite(value: float, what: str) -> None:
+    """Assert that a number is neither NaN nor infinite."""
+    require(math.isfinite(value), f"{what} is {value}", failure_class=FailureClass.NUMERICS_NAN)
 
 
 @dataclass

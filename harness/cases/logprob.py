@@ -2,17 +2,104 @@
 
 from __future__ import annotations
 
-from harness.cases.base import Case
-from harness.subjects.protocol import Capability
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from harness.cases.base import Case, Context, require
+from harness.cases.tolerances import log_prob_error
+from harness.matrix.cell import Cell
+from harness.results.vocabulary import FailureClass
+from harness.strategies import layouts, rows_of_tokens, splits
+from harness.subjects.protocol import Capability, Layout, TrainSample
+
+_ALONE = Layout(rows_per_batch=1)
 
 
 class LayoutInvariant(Case):
-    """Left or right padding, extra padding, batch order and batch size leave each token's log-prob as it is."""
+    """A token's log-prob is the same alone and unpadded, and in a batch padded left or right, in any order and size.
+
+    And where the old log-probs are those of the policy itself, before any update, the ratio is 1: the surrogate's
+    gradient is then that of plain policy gradient, nothing is clipped and the approximate KL is 0.
+
+    When it fails: the shrunk input has one row or two and the layout that breaks it. Left padding alone: look at
+    position ids, at the attention mask, and at recurrent states that read padding. Order or size: look at what one
+    row's values can reach of another's. Every token: labels shifted against logits.
+    """
 
     id = "logprob.layout-invariant"
     origin = "verl#6345, verl#6846, verl#6268"
     axes = ("model",)
     needs = frozenset({Capability.LOG_PROBS, Capability.UPDATE})
+    failure_class = FailureClass.NUMERICS_DRIFT
+    other_classes = frozenset({FailureClass.NUMERICS_NAN, FailureClass.CONTRACT})
+
+    def inputs(self, cell: Cell) -> st.SearchStrategy[dict[str, Any]]:
+        @st.composite
+        def batch(draw: st.DrawFn) -> dict[str, Any]:
+            rows = draw(rows_of_tokens(most_rows=4, most_response=8))
+            return {
+                "rows": rows,
+                "layout": draw(layouts(len(rows))),
+                "temperature": draw(st.sampled_from([1.0, 0.7])),
+                "splits": draw(splits(len(rows))),
+            }
+
+        return batch()
+
+    def check(self, context: Context, data: Mapping[str, Any]) -> None:
+        rows = [(tuple(prompt), tuple(response)) for prompt, response in data["rows"]]
+        layout = Layout(**{**data["layout"], "order": tuple(data["layout"]["order"])})
+        alone = context.subject.log_probs(rows, layout=_ALONE, temperature=data["temperature"])
+        laid_out = context.subject.log_probs(rows, layout=layout, temperature=data["temperature"])
+        layers, hidden = context.subject.depth()
+        longest = max(len(prompt) + len(response) for prompt, response in rows) + layout.extra_padding
+        error = log_prob_error(context.cell.dtype, layers=layers, hidden=hidden, length=longest)
+        for index, (expected, got) in enumerate(zip(alone, laid_out, strict=True)):
+            require_log_probs(f"row {index}", got, expected, error=error, response=rows[index][1])
+        self._require_ratio_one(context, rows, data["splits"], error=error)
+
+    def _require_ratio_one(
+        self, context: Context, rows: list[tuple[tuple[int, ...], tuple[int, ...]]], parts: Any, *, error: float
+    ) -> None:
+        samples = [
+            TrainSample(prompt=prompt, response=response, score=float(index), group=0)
+            for index, (prompt, response) in enumerate(rows)
+        ]
+        metrics = context.subject.update(samples, splits=parts, apply=False).metrics
+        for name in ("clip_fraction", "approx_kl"):
+            value = metrics.get(name, 0.0)
+            require(
+                abs(value) <= error**2,
+                f"{name} is {value:.3g} before any update, where the ratio is 1 and it is 0; "
+                f"rounding explains {error**2:.1g}",
+            )
+
+
+def require_log_probs(
+    label: str, got: np.ndarray, expected: np.ndarray, *, error: float, response: tuple[int, ...]
+) -> None:
+    """Require one finite log-prob for each response token, each within `error` of the expected one."""
+    require(
+        got.shape == (len(response),),
+        f"{label}: {len(response)} response tokens but log-probs of shape {got.shape}",
+        failure_class=FailureClass.CONTRACT,
+    )
+    require(
+        bool(np.isfinite(got).all()),
+        f"{label}: log-probs {got.tolist()} are not all finite",
+        failure_class=FailureClass.NUMERICS_NAN,
+    )
+    away = np.abs(got - expected)
+    if not (away <= error).all():
+        worst = int(away.argmax())
+        require(
+            False,
+            f"{label}, token {worst} (id {response[worst]}): log-prob {got[worst]:.6f}, expected {expected[worst]:.6f}; "
+            f"{away[worst]:.2g} apart, rounding explains {error:.1g}",
+        )
 
 
 CASES: tuple[Case, ...] = (LayoutInvariant(),)

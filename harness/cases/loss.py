@@ -10,24 +10,106 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from harness.cases import tolerances
-from harness.cases.base import Case, Context, require
+from harness.cases.base import Case, Context, require, require_finite
 from harness.cases.functions import FUNCTIONS
 from harness.cases.functions.base import Quantity
 from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
-from harness.strategies import GARBAGE
+from harness.strategies import GARBAGE, sample_of, splits, train_samples
 from harness.subjects.protocol import Capability
 
+AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 _INTEGERS = ("mask", "tokens", "groups")
 
 
 class SplitInvariant(Case):
-    """Loss, metrics and gradients do not depend on how a mini-batch is split into micro-batches."""
+    """Loss, metrics and gradients do not depend on how a mini-batch is split into micro-batches.
+
+    In every aggregation mode, with and without KL and entropy terms, for masks with holes, empty responses and
+    micro-batches without a counted token; a mini-batch without any has a finite loss. The KL estimator `abs` is left
+    out: at its kink, where policy and reference agree, rounding alone decides the gradient's sign.
+
+    When it fails: a loss or gradient off by the ratio of row or token counts was divided by the micro-batch's count
+    where the mini-batch's was due. Only metrics off: they were averaged over micro-batches of unequal size. NaN: a
+    count of 0 was divided by.
+    """
 
     id = "loss.split-invariant"
     origin = "verl#6957, verl#7225, verl#6836, verl#6464"
     axes = ("model", "algorithm")
     needs = frozenset({Capability.UPDATE})
+    failure_class = FailureClass.NUMERICS_DRIFT
+    other_classes = frozenset({FailureClass.NUMERICS_NAN, FailureClass.CONTRACT})
+
+    def inputs(self, cell: Cell) -> st.SearchStrategy[dict[str, Any]]:
+        @st.composite
+        def mini_batch(draw: st.DrawFn) -> dict[str, Any]:
+            samples = draw(train_samples(most_rows=6, most_response=6))
+            kl = draw(st.sampled_from([None, "k1", "k2", "k3"]))
+            return {
+                "samples": samples,
+                "splits": draw(splits(len(samples))),
+                "algorithm": {
+                    "aggregation": draw(st.sampled_from(AGGREGATIONS)),
+                    "empty_row": draw(st.sampled_from(["left_out", "counted"])),
+                    "entropy_coefficient": draw(st.sampled_from([0.0, 0.1])),
+                    **({"kl": kl, "kl_coefficient": 0.1} if kl else {}),
+                },
+            }
+
+        return mini_batch()
+
+    def check(self, context: Context, data: Mapping[str, Any]) -> None:
+        samples = [sample_of(fields) for fields in data["samples"]]
+        whole, parts = (
+            context.subject.update(samples, splits=cut, apply=False, algorithm=data["algorithm"])
+            for cut in ([list(range(len(samples)))], data["splits"])
+        )
+        for label, answer in (("one micro-batch", whole), (f"micro-batches {data['splits']}", parts)):
+            require_finite(answer.loss, f"the loss of {label}")
+            for name, value in answer.metrics.items():
+                require_finite(value, f"{name} of {label}")
+        layers, hidden = context.subject.depth()
+        longest = max(len(sample.prompt) + len(sample.response) for sample in samples)
+        size = {"layers": layers, "hidden": hidden, "length": longest}
+        error = tolerances.log_prob_error(context.cell.dtype, **size)
+        require(
+            set(whole.metrics) == set(parts.metrics),
+            f"metrics {sorted(set(whole.metrics) ^ set(parts.metrics))} are told by one split and not by the other",
+            failure_class=FailureClass.CONTRACT,
+        )
+        for name, expected, got in [
+            ("loss", whole.loss, parts.loss),
+            *((name, value, parts.metrics[name]) for name, value in whole.metrics.items()),
+        ]:
+            allowed = error * (1 + abs(expected))
+            require(
+                abs(got - expected) <= allowed,
+                f"{name} is {expected:.8g} in one micro-batch and {got:.8g} in {data['splits']}; "
+                f"rounding explains {allowed:.1g}",
+            )
+        _require_equal_gradients(whole.gradients, parts.gradients, dtype=context.cell.dtype, size=size)
+
+
+def _require_equal_gradients(
+    whole: Mapping[str, np.ndarray], parts: Mapping[str, np.ndarray], *, dtype: str, size: Mapping[str, int]
+) -> None:
+    largest = max((float(np.abs(gradient).max(initial=0.0)) for gradient in whole.values()), default=0.0)
+    error = tolerances.gradient_error(dtype, **size, largest_gradient=largest)
+    require(whole.keys() == parts.keys(), "two splits give gradients of different parameters")
+    for name, expected in whole.items():
+        got = parts[name]
+        require(
+            bool(np.isfinite(got).all() and np.isfinite(expected).all()),
+            f"the gradient of {name} is not finite",
+            failure_class=FailureClass.NUMERICS_NAN,
+        )
+        away = float(np.abs(got - expected).max(initial=0.0))
+        require(
+            away <= error,
+            f"the gradient of {name} moves by {away:.2g} with the split (its largest element is "
+            f"{np.abs(expected).max():.2g}); rounding explains {error:.1g}",
+        )
 
 
 class MatchesOracle(Case):

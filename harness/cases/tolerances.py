@@ -43,3 +43,25 @@ def rounded_to(array: np.ndarray, dtype: str) -> np.ndarray:
     bits = single.view(np.uint32).astype(np.uint64)
     nearest = ((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)) << np.uint64(16)
     return np.where(np.isfinite(single), nearest.astype(np.uint32).view(np.float32), single)
+
+
+def log_prob_error(dtype: str, *, layers: int, hidden: int, length: int) -> float:
+    """How far two forward passes over the same tokens may put a log-prob apart when they sum in another order.
+
+    Each layer sums over `hidden` numbers, whose errors of either sign grow like √hidden, and along the sequence
+    (attention's softmax, or a recurrence whose every step rounds the state), which may grow like `length`; the layers
+    add up. These sums are kept in float32 at least. What half precision adds is that about eight results a layer are
+    rounded when they are stored. Logits of a model worth testing are of size 16 at most.
+    """
+    summed = machine_epsilon(working_dtype(dtype)) * layers * (np.sqrt(hidden) + length)
+    stored = machine_epsilon(dtype) * np.sqrt(8 * layers)
+    return float(16 * (summed + stored))
+
+
+def gradient_error(dtype: str, *, layers: int, hidden: int, length: int, largest_gradient: float) -> float:
+    """How far two ways to add up one gradient may put any of its elements apart.
+
+    It inherits the error of the log-probs, relative to the parts it is the sum of. Parts may cancel, so that the
+    gradient itself is no measure of them: one token's gradient by a weight next to a normalised layer is of size 1.
+    """
+    return log_prob_error(dtype, layers=layers, hidden=hidden, length=length) / 16 * max(largest_gradient, 1.0)

@@ -130,6 +130,7 @@ class TrainingRun:
 
     steps: tuple[Mapping[str, float | None], ...]  # metrics by step
     fingerprint: str  # SHA-256 over names, shapes and bytes of the final parameters
+    fingerprint_before: str | None = None  # the same after the warm start, before the first step
     greedy_reward_before: float | None = None  # held-out greedy reward after the warm start, before the first step
     greedy_reward_after: float | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -144,6 +145,10 @@ class Subject(Protocol):
 
     def vocabulary(self) -> tuple[int, int | None, int | None]:
         """Size of the vocabulary, pad id and end id (None when there is none)."""
+        ...
+
+    def depth(self) -> tuple[int, int]:
+        """Number of layers and hidden size: what rounding grows with."""
         ...
 
     # PADDING
@@ -166,8 +171,18 @@ class Subject(Protocol):
         ...
 
     # UPDATE
-    def update(self, samples: Sequence[TrainSample], *, splits: Sequence[Sequence[int]], apply: bool) -> UpdateAnswer:
-        """One mini-batch, split into micro-batches by row. The subject's state is as before when `apply` is false."""
+    def update(
+        self,
+        samples: Sequence[TrainSample],
+        *,
+        splits: Sequence[Sequence[int]],
+        apply: bool,
+        algorithm: Mapping[str, Any] | None = None,
+    ) -> UpdateAnswer:
+        """One mini-batch, split into micro-batches by row. The subject's state is as before when `apply` is false.
+
+        `algorithm` overrides settings of the cell's algorithm for this update, such as `aggregation`.
+        """
         ...
 
     # LOG_PROBS
@@ -187,8 +202,15 @@ class Subject(Protocol):
 
     # TRAINING
     def train(
-        self, *, seed: int, steps: int, on_step: Callable[[int, Mapping[str, float | None]], None] | None = None
-    ) -> TrainingRun: ...
+        self,
+        *,
+        seed: int,
+        steps: int,
+        warm_start_steps: int | None = None,
+        on_step: Callable[[int, Mapping[str, float | None]], None] | None = None,
+    ) -> TrainingRun:
+        """Build anew from `seed`, warm up (None: for as long as the cell says), and train for `steps`."""
+        ...
 
     def reset(self) -> None:
         """Back to the state right after building; cases call it when they have moved the parameters."""
