@@ -64,7 +64,7 @@ class CellCurves:
 
 @dataclass(frozen=True, kw_only=True)
 class CellCost:
-    """Memory and time of one cell in one run; None was not measured."""
+    """Memory and time of one cell; None was not measured."""
 
     cell: str
     peak_bytes: int | None
@@ -76,15 +76,21 @@ class CellCost:
     overhead_max: float | None = None
 
 
-def step_frame(bundle: Bundle) -> pd.DataFrame:
-    """Every metric of every step in long form: cell, case, seed, step, metric, value, measured."""
+def step_frame(bundle: Bundle | None) -> pd.DataFrame:
+    """Every metric of every step in long form: cell, case, seed, step, metric, value, measured. None has none."""
     rows = [
         (record.cell, record.case, record.seed, record.step, metric, value, value is not None)
-        for record in bundle.records
+        for record in (bundle.records if bundle else ())
         if isinstance(record, StepRecord)
         for metric, value in record.metrics.items()
     ]
     return pd.DataFrame(rows, columns=_COLUMNS).astype({"value": "float64", "measured": "bool"})
+
+
+def case_records(bundle: Bundle, cell: str | None = None) -> list[CaseRecord]:
+    """Case records of a run, or of one cell of it."""
+    records = [record for record in bundle.records if isinstance(record, CaseRecord)]
+    return records if cell is None else [record for record in records if record.cell == cell]
 
 
 def cell_curves(frame: pd.DataFrame, cell: str) -> CellCurves | None:
@@ -112,15 +118,14 @@ def _curve(steps: pd.DataFrame, metric: str) -> Curve:
     return Curve(metric=metric, title=TITLES[metric], table=table, not_finite=int((~finite).sum()))
 
 
-def never_measured(frame: pd.DataFrame) -> list[str]:
-    """Titles of expected metrics that no step of the run measured."""
-    measured = set(frame.loc[frame["measured"], "metric"])
+def never_measured(frames: Iterable[pd.DataFrame]) -> list[str]:
+    """Titles of expected metrics that no step measured."""
+    measured = {metric for frame in frames for metric in frame.loc[frame["measured"], "metric"].unique()}
     return [title for metric, title in TITLES.items() if metric not in measured]
 
 
-def cell_cost(bundle: Bundle, frame: pd.DataFrame, cell: str) -> CellCost:
-    """What one cell took in one run. `frame` is the run's `step_frame`."""
-    records = [record for record in bundle.records if isinstance(record, CaseRecord) and record.cell == cell]
+def cell_cost(records: Sequence[CaseRecord], frame: pd.DataFrame, cell: str) -> CellCost:
+    """What one cell took: `records` are those that it ran itself, `frame` the `step_frame` of a run that trained it."""
     peaks = [record.peak_bytes for record in records if record.peak_bytes is not None]
     overheads = pd.Series([record.overhead_seconds for record in records], dtype="float64")
     measured = frame[(frame["cell"] == cell) & frame["measured"]]
@@ -146,7 +151,10 @@ def peak_history(runs: Iterable[JudgedRun], key: CellKey, machine_class: str, da
         if run.bundle.header.machine.machine_class != machine_class:
             continue
         for record in run.bundle.records:
-            if isinstance(record, CaseRecord) and (record.cell, record.size, record.dtype) == key[:3]:
+            if (
+                isinstance(record, CaseRecord)
+                and CellKey(record.cell, record.size, record.dtype, record.evidence) == key
+            ):
                 day = run.started.date()
                 peaks[day] = max(peaks.get(day, 0), record.peak_bytes or 0)
     return [peaks.get(day) or None for day in days]

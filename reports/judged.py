@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple
 
 from harness.errors import ExitCode
 from harness.results.bundle import Bundle
+from harness.results.records import CaseRecord, PlannedCase, PlannedCell
 from harness.results.store import Store, as_utc
-from harness.results.summary import CaseStatus, CellSummary, Summary, summarise
+from harness.results.summary import CaseStatus, CellSummary, Summary, judge_cell, summarise
 from harness.results.vocabulary import Evidence, Verdict
 
 
@@ -38,19 +39,32 @@ class JudgedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class CellState:
-    """How a cell stands after some runs: what the last run that could measure it said."""
+    """How a cell stands after some runs: each case as the last run that planned it left it.
+
+    A run of a part of the cases, to reproduce a failure say, takes nothing away from what is known of the others.
+    """
 
     key: CellKey
-    run: JudgedRun
     summary: CellSummary
+    run_of: Mapping[str, JudgedRun]  # by case
 
     @property
     def verdict(self) -> Verdict:
         return self.summary.verdict
 
     @property
+    def last_run(self) -> JudgedRun | None:
+        """None for a cell without cases."""
+        return max(self.run_of.values(), key=lambda run: run.started, default=None)
+
+    @property
     def failing(self) -> dict[str, CaseStatus]:
         return {status.case: status for status in self.summary.cases if status.failed}
+
+    @property
+    def records(self) -> list[CaseRecord]:
+        """What the verdict rests on and the cell ran itself."""
+        return [one.record for one in self.summary.cases if one.record is not None and one.shared_with is None]
 
 
 def headline(summary: Summary) -> str:
@@ -72,30 +86,50 @@ def judged_runs(store: Store, *, since: datetime, until: datetime) -> list[Judge
 
 
 def states(runs: Iterable[JudgedRun]) -> dict[CellKey, CellState]:
-    """The last word on every planned cell, in the order of the plans."""
-    latest: dict[CellKey, CellState] = {}
+    """The last word on every planned cell, in the order of the plans. `runs` are given oldest first."""
+    plans: dict[CellKey, PlannedCell] = {}
+    planned: dict[CellKey, dict[str, PlannedCase]] = defaultdict(dict)
+    statuses: dict[CellKey, dict[str, CaseStatus]] = defaultdict(dict)
+    run_of: dict[CellKey, dict[str, JudgedRun]] = defaultdict(dict)
     for run in runs:
         for summary in run.summary.cells:
-            key = _key(summary)
-            latest[key] = CellState(key=key, run=run, summary=summary)
-    return {key: state for key, state in latest.items() if key in _measurable(latest)}
-
-
-def nightly_verdicts(runs: Sequence[JudgedRun]) -> dict[CellKey, dict[date, Verdict]]:
-    """By cell and day, the worst that was said: a later run of one day does not hide an earlier failure."""
-    said: dict[CellKey, dict[date, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        for summary in run.summary.cells:
-            said[_key(summary)][run.started.date()].append(summary.verdict)
-    order = list(Verdict)  # worst first
+            key = key_of(summary)
+            plans[key] = summary.plan
+            judged = {status.case: status for status in summary.cases}
+            for case in summary.plan.cases:
+                planned[key][case.case] = case
+                run_of[key][case.case] = run
+                statuses[key].pop(case.case, None)
+                if case.case in judged:
+                    statuses[key][case.case] = judged[case.case]
     return {
-        key: {day: min(verdicts, key=order.index) for day, verdicts in days.items()}
-        for key, days in said.items()
-        if key in _measurable(said)
+        key: CellState(
+            key=key,
+            summary=judge_cell(
+                plan.model_copy(update={"cases": tuple(planned[key].values())}),
+                tuple(statuses[key][name] for name in planned[key] if name in statuses[key]),
+            ),
+            run_of=run_of[key],
+        )
+        for key, plan in plans.items()
+        if key in _measurable(plans)
     }
 
 
-def _key(summary: CellSummary) -> CellKey:
+def nights(runs: Iterable[JudgedRun]) -> dict[CellKey, dict[date, CellSummary]]:
+    """By cell and day, the worst that was said: a later run of one day does not hide an earlier failure."""
+    order = list(Verdict)  # worst first
+    said: dict[CellKey, dict[date, CellSummary]] = defaultdict(dict)
+    for run in runs:
+        for summary in run.summary.cells:
+            days, day = said[key_of(summary)], run.started.date()
+            if day not in days or order.index(summary.verdict) < order.index(days[day].verdict):
+                days[day] = summary
+    return {key: days for key, days in said.items() if key in _measurable(said)}
+
+
+def key_of(summary: CellSummary) -> CellKey:
+    """The series that one run's word on a cell belongs to."""
     plan = summary.plan
     return CellKey(plan.cell, plan.size, plan.dtype, summary.evidence or plan.evidence)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from harness.results.bundle import Bundle
 from harness.results.records import CaseRecord
 from reports import text
 from reports.analysis import SeedGain, gain_by_seed
@@ -24,17 +23,17 @@ class Learning:
     gains: tuple[SeedGain, ...]  # of the reward while it trained
 
 
-def learning(bundle: Bundle, frame: pd.DataFrame) -> list[Learning]:
-    """Every record that names the seeds it was judged by. `frame` is the run's `step_frame`."""
+def learning(records: Iterable[CaseRecord], frame_of: Callable[[str], pd.DataFrame]) -> list[Learning]:
+    """Every record that names the seeds it was judged by. `frame_of` gives a run's `step_frame` by its id."""
     return [
         Learning(
             record=record,
             seeds=tuple(_shown(seed) for seed in record.notes["seeds"]),
             facts=tuple((name, _shown(value)) for name, value in _flat(record.notes) if name != "seeds"),
-            gains=tuple(gain_by_seed(frame, record.cell, record.case, metric="reward")),
+            gains=tuple(gain_by_seed(frame_of(record.run_id), record.cell, record.case, metric="reward")),
         )
-        for record in bundle.records
-        if isinstance(record, CaseRecord) and isinstance(record.notes.get("seeds"), list)
+        for record in records
+        if isinstance(record.notes.get("seeds"), list)
     ]
 
 

@@ -8,7 +8,7 @@ from datetime import date
 
 from harness.results.summary import CaseStatus
 from harness.results.vocabulary import Outcome, Verdict
-from reports.judged import CellKey, CellState, JudgedRun
+from reports.judged import CellKey, CellState, JudgedRun, key_of
 
 States = Mapping[CellKey, CellState]
 
@@ -56,6 +56,7 @@ class OpenItem:
 
     state: CellState
     status: CaseStatus
+    run: JudgedRun
     since: date
     nights: int  # on which it failed, in a row
 
@@ -112,7 +113,11 @@ def open_items(after: States, runs: Sequence[JudgedRun]) -> list[OpenItem]:
         for status in state.failing.values():
             if status.shared_with is None:
                 nights = _nights_in_a_row(state, status.case, runs)
-                items.append(OpenItem(state=state, status=status, since=nights[0], nights=len(nights)))
+                items.append(
+                    OpenItem(
+                        state=state, status=status, run=state.run_of[status.case], since=nights[0], nights=len(nights)
+                    )
+                )
     return sorted(items, key=lambda item: (item.since, item.state.key.cell, item.status.case))
 
 
@@ -140,7 +145,7 @@ def _nights_in_a_row(state: CellState, case: str, runs: Sequence[JudgedRun]) -> 
     nights: list[date] = []
     for run in runs:
         for cell in run.summary.cells:
-            if (cell.cell, cell.plan.size, cell.plan.dtype) != state.key[:3]:
+            if key_of(cell) != state.key:
                 continue
             status = next((one for one in cell.cases if one.case == case), None)
             if status is not None and status.failed:

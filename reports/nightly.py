@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.results.bundle import Bundle
 from harness.results.vocabulary import Verdict
-from reports.analysis import cell_cost, cell_curves, never_measured, step_frame
+from reports.analysis import case_records, cell_cost, cell_curves, never_measured, step_frame
 from reports.findings import MARK_WORDS, Failure, failures, flaky_passes, grid, not_run
 from reports.judged import headline, judge
 from reports.learning import learning
@@ -36,10 +36,10 @@ def render_nightly(bundle: Bundle) -> str:
         rows=rows,
         mark_words=MARK_WORDS,
         Verdict=Verdict,
-        learning=learning(bundle, frame),
+        learning=learning(case_records(bundle), lambda run_id: frame),
         curves=[curves for cell in cells if (curves := cell_curves(frame, cell.cell)) is not None],
-        costs=[cell_cost(bundle, frame, cell.cell) for cell in cells],
-        never_measured=never_measured(frame),
+        costs=[cell_cost(case_records(bundle, cell.cell), frame, cell.cell) for cell in cells],
+        never_measured=never_measured([frame]),
     )
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 
 import pandas as pd
 
 from harness.errors import NothingMeasuredError
-from harness.results.bundle import Bundle
 from harness.results.store import Store
 from harness.results.summary import CellSummary, Summary
-from harness.results.vocabulary import Verdict
 from reports.analysis import CellCost, CellCurves, cell_cost, cell_curves, never_measured, peak_history, step_frame
 from reports.findings import FlakyPass, Mark, NotRun, failures, flaky_passes, grid, not_run
-from reports.judged import CellKey, CellState, JudgedRun, judged_runs, nightly_verdicts, states
+from reports.judged import CellState, JudgedRun, judged_runs, nights, states
 from reports.learning import Learning, learning
 from reports.moves import Moves, OpenItem, Promise, moves, open_items, promises
 from reports.period import Period
@@ -37,10 +36,12 @@ class CellWeek:
     """One cell's week."""
 
     state: CellState
-    nights: Mapping[date, Verdict]
+    nights: Mapping[date, CellSummary]  # the worst of each
     cost: CellCost
     peaks: list[int | None]  # by day, on machines of the class of the last run
-    curves: CellCurves | None  # of the last run
+    curves: CellCurves | None  # of the last run that trained it
+    trained: JudgedRun | None  # that run
+    learning: list[Learning]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,6 @@ class Week:
     not_run: list[NotRun]
     case_names: list[str]
     grid: list[tuple[CellSummary, list[Mark]]]
-    learning: list[Learning]
     never_measured: list[str]
 
 
@@ -71,16 +71,17 @@ def gather(store: Store, period: Period) -> Week:
         raise NothingMeasuredError(_no_run(store, period))
     previous_runs = judged_runs(store, since=period.previous.since, until=period.previous.until)
     after, before = states(runs), states(previous_runs)
-    with_steps = {run_id: store.bundle(run_id) for run_id in sorted({one.run.summary.run_id for one in after.values()})}
-    frames = {run_id: step_frame(bundle) for run_id, bundle in with_steps.items()}
+    frame_of = cache(lambda run_id: step_frame(store.bundle(run_id)))
     summaries = [state.summary for state in after.values()]
     case_names, rows = grid(summaries)
+    by_night = nights(runs)
+    cells = [_cell_week(store, state, runs, by_night[key], period, frame_of) for key, state in after.items()]
     return Week(
         period=period,
         runs=runs,
         previous_runs=previous_runs,
         summary=Summary(run_id=period.name, complete=True, cells=tuple(summaries), unplanned=()),
-        cells=_cell_weeks(after, runs, period, with_steps, frames),
+        cells=cells,
         moves=moves(before, after, runs_before=previous_runs, runs_after=runs),
         promises=promises(before, after),
         open_items=open_items(after, [*previous_runs, *runs]),
@@ -89,8 +90,7 @@ def gather(store: Store, period: Period) -> Week:
         not_run=not_run(summaries),
         case_names=case_names,
         grid=rows,
-        learning=[one for run_id, bundle in with_steps.items() for one in learning(bundle, frames[run_id])],
-        never_measured=never_measured(pd.concat(frames.values())),
+        never_measured=never_measured(frame_of(cell.trained.summary.run_id) for cell in cells if cell.trained),
     )
 
 
@@ -104,28 +104,28 @@ def _no_run(store: Store, period: Period) -> str:
     return f'no run in the store "{store.name}" started between {period.first} and {period.last}: {remedy}'
 
 
-def _cell_weeks(
-    after: Mapping[CellKey, CellState],
+def _cell_week(
+    store: Store,
+    state: CellState,
     runs: list[JudgedRun],
+    by_night: Mapping[date, CellSummary],
     period: Period,
-    bundles: Mapping[str, Bundle],
-    frames: Mapping[str, pd.DataFrame],
-) -> list[CellWeek]:
-    nights = nightly_verdicts(runs)
-    weeks = []
-    for key, state in after.items():
-        run_id = state.run.summary.run_id
-        machine_class = state.run.bundle.header.machine.machine_class
-        weeks.append(
-            CellWeek(
-                state=state,
-                nights=nights[key],
-                cost=cell_cost(bundles[run_id], frames[run_id], key.cell),
-                peaks=peak_history(runs, key, machine_class, period.days),
-                curves=cell_curves(frames[run_id], key.cell),
-            )
-        )
-    return weeks
+    frame_of: Callable[[str], pd.DataFrame],
+) -> CellWeek:
+    cell = state.key.cell
+    with_steps = store.runs_with_steps(cell, size=state.key.size, dtype=state.key.dtype, evidence=state.key.evidence)
+    trained = next((run for run in reversed(runs) if run.summary.run_id in with_steps), None)
+    frame = frame_of(trained.summary.run_id) if trained else step_frame(None)
+    machine = state.last_run.bundle.header.machine.machine_class if state.last_run else ""
+    return CellWeek(
+        state=state,
+        nights=by_night,
+        cost=cell_cost(state.records, frame, cell),
+        peaks=peak_history(runs, state.key, machine, period.days),
+        curves=cell_curves(frame, cell),
+        trained=trained,
+        learning=learning(state.records, frame_of),
+    )
 
 
 def _by_class(runs: Iterable[JudgedRun]) -> list[ClassCount]:

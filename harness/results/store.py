@@ -112,6 +112,14 @@ class Store:
             header=header, records=tuple(numbered[line] for line in lines), lines=tuple(lines), damaged=damaged
         )
 
+    def runs_with_steps(self, cell: str, *, size: str, dtype: str, evidence: str | None) -> set[str]:
+        """Ids of the runs that recorded training steps of a cell."""
+        columns = step_metric.c
+        query = sa.select(columns.run_id).distinct().where(columns.cell == cell)
+        query = query.where(columns.size == size, columns.dtype == dtype, columns.evidence == evidence)
+        with self._database.reading() as connection:
+            return set(connection.scalars(query))
+
     def _new_rows(self, connection: sa.Connection, bundle: Bundle) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         run_id = bundle.header.run_id
         query = sa.select(result.c.line, result.c.record).where(result.c.run_id == run_id)

@@ -134,26 +134,28 @@ def summarise(header: RunHeader, records: Iterable[Record]) -> Summary:
     return Summary(
         run_id=header.run_id,
         complete=complete,
-        cells=tuple(_judge_cell(cell, attempts, absent=absent) for cell in header.planned),
+        cells=tuple(judge_cell(cell, _cases(cell, attempts, absent=absent)) for cell in header.planned),
         unplanned=tuple(record for key, group in attempts.items() if key not in planned for record in group),
     )
 
 
-def _judge_cell(plan: PlannedCell, attempts: Mapping[tuple[str, str], list[CaseRecord]], *, absent: str) -> CellSummary:
-    cases = tuple(
-        _judge_case(plan, case, attempts, absent=absent)
-        for case in plan.cases
-        if case.state is not PlanState.NOT_APPLICABLE
-    )
-    found = [
-        status.record.evidence
-        for status in cases
-        if status.record is not None and status.outcome is not Outcome.NOT_RUN
-    ]
+def judge_cell(plan: PlannedCell, cases: tuple[CaseStatus, ...]) -> CellSummary:
+    """Judge one cell by how its cases stand; `cases` are those of the plan that apply."""
+    found = [one.record.evidence for one in cases if one.record is not None and one.outcome is not Outcome.NOT_RUN]
     # Never promoted: what another cell showed on a device says of an emulated cell only that it holds emulated.
     evidence = min((*found, plan.evidence), key=_STRENGTH.index) if found and plan.evidence else None
     verdict, reason = _verdict(plan, cases)
     return CellSummary(plan=plan, verdict=verdict, evidence=evidence, reason=reason, cases=cases)
+
+
+def _cases(
+    plan: PlannedCell, attempts: Mapping[tuple[str, str], list[CaseRecord]], *, absent: str
+) -> tuple[CaseStatus, ...]:
+    return tuple(
+        _judge_case(plan, case, attempts, absent=absent)
+        for case in plan.cases
+        if case.state is not PlanState.NOT_APPLICABLE
+    )
 
 
 def _verdict(plan: PlannedCell, cases: tuple[CaseStatus, ...]) -> tuple[Verdict, str]:

@@ -5,7 +5,7 @@ from datetime import date, timedelta
 import pytest
 
 from harness.results.vocabulary import Evidence, FailureClass, Outcome, Verdict
-from reports.judged import judge, nightly_verdicts, states
+from reports.judged import judge, nights, states
 from reports.moves import moves, open_items, promises
 from tests.reports import builders
 from tests.reports.builders import CELLS, MONDAY
@@ -74,14 +74,25 @@ def test_the_last_run_that_could_measure_a_cell_has_the_last_word(tmp_path, nigh
 
 
 def test_a_cell_that_should_have_run_and_did_not_does_not_stay_green(tmp_path, night):
-    run = builders.header([builders.planned_cell(A, ["x.y"])], started=MONDAY + timedelta(days=1))
+    run = builders.header([builders.planned_cell(A, ["x.y", "x.z"])], started=MONDAY + timedelta(days=1))
     killed = judge(builders.bundle(tmp_path / "killed", run, [], end=None))
     assert [state.verdict for state in states([night(0), killed]).values()] == [Verdict.NOT_RUN]
 
 
+def test_a_run_of_some_cases_takes_nothing_from_the_others(night):
+    runs = [night(0, ["x.z"]), night(1, cases=("x.y",))]
+    (state,) = states(runs).values()
+    assert state.verdict is Verdict.FAILED
+    assert list(state.failing) == ["x.z"]
+    assert len(state.summary.cases) == 2
+    (item,) = open_items(states(runs), runs)
+    assert item.run is runs[0]
+
+
 def test_a_later_run_of_one_day_does_not_hide_an_earlier_failure(night):
-    verdicts = nightly_verdicts([night(0, ["x.y"]), night(0, run_id="later"), night(1)])
-    assert list(verdicts.values()) == [{date(2026, 11, 30): Verdict.FAILED, date(2026, 12, 1): Verdict.PASSED}]
+    (days,) = nights([night(0, ["x.y"]), night(0, run_id="later"), night(1)]).values()
+    verdicts = {day: summary.verdict for day, summary in days.items()}
+    assert verdicts == {date(2026, 11, 30): Verdict.FAILED, date(2026, 12, 1): Verdict.PASSED}
 
 
 def test_an_open_item_knows_since_when_and_a_pass_in_between_starts_it_anew(night):

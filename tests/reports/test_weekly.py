@@ -75,7 +75,7 @@ def test_a_week_of_seven_cells_ten_cases_and_seven_nights(tmp_path, store):
     load(store, builders.night(tmp_path / "before", started=MONDAY - timedelta(days=2), cells=CELLS[:-1]))
     markdown, content, page = read(store)
     assert markdown.startswith(
-        "# FAILED · week 2026-W49 · 2026-11-30 to 2026-12-06\n\n**6 of 7 cells passed** in their last run"
+        "# FAILED · week 2026-W49 · 2026-11-30 to 2026-12-06\n\n**6 of 7 cells passed** by the last run of each case"
     )
     assert "69 of 70 planned cases passed; 7 runs counted." in markdown
     for told in (markdown, flat(page.text)):
@@ -92,7 +92,7 @@ def test_a_week_of_seven_cells_ten_cases_and_seven_nights(tmp_path, store):
         if "square" in str(attributes.get("class")) and "title" in attributes
     ]
     assert len(squares) == 7 * 7 + 7 * 10
-    assert squares.count("2026-12-03: failed") == 1
+    assert squares.count("2026-12-03: failed, 9 of 10 cases passed") == 1
     assert len(content) < 1_000_000
 
 
