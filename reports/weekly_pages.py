@@ -39,7 +39,18 @@ def weekly_html(week: Week) -> str:
 
 
 def _values(week: Week) -> dict[str, object]:
-    return {"week": week, "headline": headline(week.summary), "Verdict": Verdict, "mark_words": MARK_WORDS}
+    return {
+        "week": week,
+        "headline": headline(week.summary),
+        "Verdict": Verdict,
+        "mark_words": MARK_WORDS,
+        "case_names": week.case_names,
+        "rows": week.grid,
+        "not_run": week.not_run,
+        "learning": [one for cell in week.cells for one in cell.learning],
+        "curves": [cell.curves for cell in week.cells if cell.curves is not None],
+        "never_measured": week.never_measured,
+    }
 
 
 def _panels(cell: CellWeek) -> list[Panel]:
