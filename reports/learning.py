@@ -12,6 +12,8 @@ from harness.results.records import CaseRecord
 from reports import text
 from reports.analysis import SeedGain, gain_by_seed
 
+_NOT_FACTS = ("seeds", "fingerprints")  # shown apart; for machines
+
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
@@ -24,16 +26,19 @@ class Learning:
 
 
 def learning(records: Iterable[CaseRecord], frame_of: Callable[[str], pd.DataFrame]) -> list[Learning]:
-    """Every record that names the seeds it was judged by. `frame_of` gives a run's `step_frame` by its id."""
+    """Every record that tells, under `learning` in its notes, the seeds it was judged by.
+
+    `frame_of` gives a run's `step_frame` by its id.
+    """
     return [
         Learning(
             record=record,
-            seeds=tuple(_shown(seed) for seed in record.notes["seeds"]),
-            facts=tuple((name, _shown(value)) for name, value in _flat(record.notes) if name != "seeds"),
+            seeds=tuple(_shown(seed) for seed in told["seeds"]),
+            facts=tuple((name, _shown(value)) for name, value in _flat(told) if name not in _NOT_FACTS),
             gains=tuple(gain_by_seed(frame_of(record.run_id), record.cell, record.case, metric="reward")),
         )
         for record in records
-        if isinstance(record.notes.get("seeds"), list)
+        if isinstance(told := record.notes.get("learning"), Mapping) and isinstance(told.get("seeds"), list)
     ]
 
 

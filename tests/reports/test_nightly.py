@@ -141,12 +141,14 @@ def test_learning_shows_its_test_and_each_seed(report):
     text = report(
         [planned_cell(A, ["cell.learns"])],
         lambda run: [
-            case(run, A, "cell.learns", notes={"seeds": [101, 102], "test": {"name": "one-sided t", "bound": 0.21}}),
+            case(
+                run, A, "cell.learns", notes={"learning": {"seeds": [101, 102], "test": "one-sided t", "bound": 0.21}}
+            ),
             *steps(run, A, "cell.learns", seeds=(101, 102)),
         ],
     )
     learning = section(text, "Learning")
-    assert "**passed**, seeds 101, 102; test.name one-sided t; test.bound 0.21" in learning
+    assert "**passed**, seeds 101, 102; test one-sided t; bound 0.21" in learning
     assert re.search(r"seed 101: reward 0\.4\d+ → 0\.7\d+ `▁", learning)
 
 

@@ -120,7 +120,7 @@ def test_hostile_text_stays_text(tmp_path, store):
     )
     records = [
         case(run, cell, "x.y", Outcome.FAILED, message=HOSTILE, reproduce=HOSTILE, flags=(Flag.KNOWN,)),
-        case(run, cell, HOSTILE, notes={"seeds": [HOSTILE], HOSTILE: {"a": HOSTILE}}),
+        case(run, cell, HOSTILE, notes={"learning": {"seeds": [HOSTILE], HOSTILE: {"a": HOSTILE}}}),
         *steps(run, cell, HOSTILE, count=3),
     ]
     load(store, builders.bundle(tmp_path / "b", run, records))
