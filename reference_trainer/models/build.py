@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     Gemma4ForCausalLM,
     Gemma4TextConfig,
@@ -43,12 +46,8 @@ def transformers_config(model: ModelConfig) -> PreTrainedConfig:
     tokens = {"vocab_size": VOCAB_SIZE, "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
     if "vocab_size_per_layer_input" in known:
         tokens["vocab_size_per_layer_input"] = model.config.get("vocab_size", VOCAB_SIZE)
-    try:
-        config = config_class(**{**tokens, **model.config})
-    except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"model.config does not make a {config_class.__name__}: {reason}") from None
-    return config
+    with _told_as_config_error(config_class):
+        return config_class(**{**tokens, **model.config})
 
 
 def build_policy(model: ModelConfig, *, seed: int, dtype: torch.dtype) -> PreTrainedModel:
@@ -60,7 +59,8 @@ def build_policy(model: ModelConfig, *, seed: int, dtype: torch.dtype) -> PreTra
     _, model_class = FAMILIES[model.architecture]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for what the class itself draws: decay rates of linear attention, say
-        policy = model_class(config)
+        with _told_as_config_error(model_class):
+            policy = model_class(config)
     redraw_matrices(policy, seed=seed, std=model.init_std)
     policy.to(dtype)  # type: ignore[call-arg, arg-type]  # the library wraps `to` without its signature
     return policy.eval()
@@ -73,3 +73,13 @@ def redraw_matrices(module: torch.nn.Module, *, seed: int, std: float) -> None:
     for parameter in module.parameters():
         if parameter.dim() >= 2:
             parameter.normal_(0.0, std, generator=generator)
+
+
+@contextmanager
+def _told_as_config_error(target: type) -> Iterator[None]:
+    """What the library raises for values that it can't use, in one sentence."""
+    try:
+        yield
+    except (StrictDataclassError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"model.config does not make a {target.__name__}: {reason}") from None

@@ -38,7 +38,7 @@ def read_capabilities(model: PreTrainedModel) -> Capabilities:
         max_positions=model.config.max_position_embeddings,
         why_not_packed=("its linear-attention state runs on from one sample of a row into the next" if linear else ""),
         why_left_padding_differs=(
-            "its linear-attention state and convolution pass through the padding first" if linear else ""
+            "it moves the chunks in which the linear-attention state is computed, in float32" if linear else ""
         ),
     )
 

@@ -1,8 +1,8 @@
 """The native engine: samples from a transformers model with its KV cache, and takes new weights.
 
-Prompts of one length are decoded together, so no row is ever padded: attention, sliding windows and linear-attention
-states then see exactly what they would see alone. That is exact for every architecture, where left padding is not
-(a recurrent state passes through the padding first).
+Prompts of one length are decoded together, so no row is ever padded. That is exact for every architecture: position
+ids count tokens, windows and convolutions hold tokens only, and a linear-attention state is computed over the chunks
+that the row would have alone. Left padding needs care in each of these places, and moves the last.
 """
 
 from __future__ import annotations
