@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from harness.subjects.protocol import TrainSample
 
+AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 GARBAGE = ("0", "nan", "inf", "-inf", "1e30")  # what may lie in a masked cell
 
 
@@ -62,15 +63,15 @@ def train_samples(draw: st.DrawFn, *, most_rows: int, most_response: int) -> lis
     old = draw(st.sampled_from([None, st.floats(-6.5, -5.0, width=16)]))
     samples = []
     for prompt, response in rows:
-        per_token = {"min_size": len(response), "max_size": len(response)}
+        count = len(response)
         samples.append(
             {
                 "prompt": prompt,
                 "response": response,
                 "score": draw(st.sampled_from([1.0, 0.0, 0.5, -2.0])),
                 "group": draw(st.integers(0, 2)),
-                "mask": draw(st.one_of(st.none(), st.lists(st.integers(0, 1), **per_token))),
-                "old_log_probs": draw(st.lists(old, **per_token)) if old is not None else None,
+                "mask": draw(st.one_of(st.none(), st.lists(st.integers(0, 1), min_size=count, max_size=count))),
+                "old_log_probs": draw(st.lists(old, min_size=count, max_size=count)) if old is not None else None,
             }
         )
     return samples
@@ -78,7 +79,8 @@ def train_samples(draw: st.DrawFn, *, most_rows: int, most_response: int) -> lis
 
 def sample_of(fields: dict[str, Any]) -> TrainSample:
     """A drawn sample, as the subject takes it."""
-    return TrainSample(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return TrainSample(**plain)
 
 
 @st.composite

@@ -21,12 +21,13 @@ _ALONE = Layout(rows_per_batch=1)
 class LayoutInvariant(Case):
     """A token's log-prob is the same alone and unpadded, and in a batch padded left or right, in any order and size.
 
+    Where the prompt ends is layout too: a response whose first tokens are counted to the prompt keeps its log-probs.
     And where the old log-probs are those of the policy itself, before any update, the ratio is 1: the surrogate's
     gradient is then that of plain policy gradient, nothing is clipped and the approximate KL is 0.
 
     When it fails: the shrunk input has one row or two and the layout that breaks it. Left padding alone: look at
     position ids, at the attention mask, and at recurrent states that read padding. Order or size: look at what one
-    row's values can reach of another's. Every token: labels shifted against logits.
+    row's values can reach of another's. Only with tokens moved into the prompt: the prompt is not attended to.
     """
 
     id = "logprob.layout-invariant"
@@ -44,6 +45,7 @@ class LayoutInvariant(Case):
                 "rows": rows,
                 "layout": draw(layouts(len(rows))),
                 "temperature": draw(st.sampled_from([1.0, 0.7])),
+                "into_prompt": draw(st.integers(0, 4)),
                 "splits": draw(splits(len(rows))),
             }
 
@@ -59,6 +61,18 @@ class LayoutInvariant(Case):
         error = log_prob_error(context.cell.dtype, layers=layers, hidden=hidden, length=longest)
         for index, (expected, got) in enumerate(zip(alone, laid_out, strict=True)):
             require_log_probs(f"row {index}", got, expected, error=error, response=rows[index][1])
+        moved = [
+            (prompt + response[: data["into_prompt"]], response[data["into_prompt"] :]) for prompt, response in rows
+        ]
+        tails = context.subject.log_probs(moved, layout=_ALONE, temperature=data["temperature"])
+        for index, (whole, tail) in enumerate(zip(alone, tails, strict=True)):
+            require_log_probs(
+                f"row {index} with {data['into_prompt']} tokens moved into its prompt",
+                tail,
+                whole[data["into_prompt"] :],
+                error=error,
+                response=moved[index][1],
+            )
         self._require_ratio_one(context, rows, data["splits"], error=error)
 
     def _require_ratio_one(
@@ -97,8 +111,8 @@ def require_log_probs(
         worst = int(away.argmax())
         require(
             False,
-            f"{label}, token {worst} (id {response[worst]}): log-prob {got[worst]:.6f}, expected {expected[worst]:.6f}; "
-            f"{away[worst]:.2g} apart, rounding explains {error:.1g}",
+            f"{label}, token {worst} (id {response[worst]}): log-prob {got[worst]:.6f}, expected "
+            f"{expected[worst]:.6f}: {away[worst]:.2g} apart, rounding explains {error:.1g}",
         )
 
 

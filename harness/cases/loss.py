@@ -15,10 +15,9 @@ from harness.cases.functions import FUNCTIONS
 from harness.cases.functions.base import Quantity
 from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
-from harness.strategies import GARBAGE, sample_of, splits, train_samples
+from harness.strategies import AGGREGATIONS, GARBAGE, sample_of, splits, train_samples
 from harness.subjects.protocol import Capability
 
-AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 _INTEGERS = ("mask", "tokens", "groups")
 
 

@@ -14,7 +14,7 @@ from harness.cases.logprob import require_log_probs
 from harness.cases.tolerances import log_prob_error
 from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
-from harness.strategies import TOKENS, layouts, sample_of, train_samples
+from harness.strategies import AGGREGATIONS, TOKENS, layouts, sample_of, train_samples
 from harness.subjects.protocol import Capability, Generation, GenerationRequest, Layout, TrainSample
 
 
@@ -45,14 +45,17 @@ class EmptySequence(Case):
             if draw(st.booleans()):
                 samples = [{**sample, "abort": "before"} for sample in samples]
             length = draw(st.integers(0, 8))
+            pad_id = draw(st.sampled_from([None, 0, 7, 256]))
+            token = st.one_of(TOKENS, st.just(pad_id or 0))  # a token may be what padding fills with
             return {
                 "pad": {
-                    "tokens": draw(st.one_of(st.just([]), st.lists(TOKENS, max_size=length))),
+                    "tokens": draw(st.one_of(st.just([]), st.lists(token, max_size=length))),
                     "length": length,
                     "side": draw(st.sampled_from(["right", "left"])),
-                    "pad_id": draw(st.sampled_from([None, 0, 7, 256])),
+                    "pad_id": pad_id,
                 },
                 "samples": samples,
+                "aggregation": draw(st.sampled_from(AGGREGATIONS)),
             }
 
         return batch()
@@ -60,8 +63,11 @@ class EmptySequence(Case):
     def check(self, context: Context, data: Mapping[str, Any]) -> None:
         _require_padding(context, data["pad"])
         samples = [_aborted(fields) for fields in data["samples"]]
-        cut = [[row] for row in range(len(samples))]
-        computed = context.subject.update(samples, splits=cut, apply=False)
+        how: dict[str, Any] = {
+            "splits": [list(range(len(samples)))],
+            "algorithm": {"aggregation": data["aggregation"]},
+        }
+        computed = context.subject.update(samples, apply=False, **how)
         require_finite(computed.loss, "the loss")
         for name, gradient in computed.gradients.items():
             require(
@@ -70,13 +76,15 @@ class EmptySequence(Case):
                 failure_class=FailureClass.NUMERICS_NAN,
             )
         try:
-            stepped = context.subject.update(samples, splits=cut, apply=True)
+            stepped = context.subject.update(samples, apply=True, **how)
         finally:
             context.subject.reset()
         for name, value in stepped.metrics.items():
             require_finite(value, name)
         require(
-            stepped.parameters_finite, "a parameter is not finite after the step", failure_class=FailureClass.NUMERICS_NAN
+            stepped.parameters_finite,
+            "a parameter is not finite after the step",
+            failure_class=FailureClass.NUMERICS_NAN,
         )
         if not any(sample.response for sample in samples):
             require(
@@ -89,7 +97,10 @@ def _require_padding(context: Context, pad: Mapping[str, Any]) -> None:
     tokens, length, pad_id = pad["tokens"], pad["length"], pad["pad_id"]
     padded = context.subject.pad(tokens, length=length, side=pad["side"], pad_id=pad_id)
     for name, array in (("ids", padded.ids), ("mask", padded.mask)):
-        require(array.shape == (1, length), f"padding {len(tokens)} tokens: {name} has shape {array.shape}, not (1, {length})")
+        require(
+            array.shape == (1, length),
+            f"padding {len(tokens)} tokens: {name} has shape {array.shape}, not (1, {length})",
+        )
         require(array.dtype == np.int64, f"padding {len(tokens)} tokens: {name} has dtype {array.dtype}, not int64")
     fill = 0 if pad_id is None else pad_id
     missing = length - len(tokens)
@@ -184,14 +195,10 @@ class LogProbAgrees(Case):
             )
 
 
-def _require_wellformed(
-    context: Context, requests: Sequence[GenerationRequest], samples: Sequence[Generation]
-) -> None:
+def _require_wellformed(context: Context, requests: Sequence[GenerationRequest], samples: Sequence[Generation]) -> None:
     _, _, end = context.subject.vocabulary()
     contract = FailureClass.CONTRACT
-    require(
-        len(samples) == len(requests), f"{len(requests)} requests, {len(samples)} samples", failure_class=contract
-    )
+    require(len(samples) == len(requests), f"{len(requests)} requests, {len(samples)} samples", failure_class=contract)
     for index, (request, sample) in enumerate(zip(requests, samples, strict=True)):
         tokens = sample.tokens
         require(

@@ -22,7 +22,8 @@ from harness.cases.base import Case, Context, Violation
 from harness.cases.draws import seed_alone_decides
 from harness.results.vocabulary import FailureClass
 
-_SHRINK_SHARE = 0.25  # of the case's time limit
+_SHRINK_SECONDS = 10.0
+_SHRINK_SHARE = 0.25  # of the case's time limit, if that is less
 _NOT_FINITE = re.compile(r"\b(nan|inf|infinite|non-?finite|not finite)\b", re.IGNORECASE)
 
 
@@ -166,7 +167,7 @@ class _Judge:
         if self._first is None:
             self._judged += 1
             self._first = failure
-            self._shrink_until = time.monotonic() + self._case.seconds * _SHRINK_SHARE
+            self._shrink_until = time.monotonic() + min(_SHRINK_SECONDS, self._case.seconds * _SHRINK_SHARE)
         elif failure.kind != self._first.kind:
             return  # another defect: shrinking stays with the one found first
         self._failed[text] = self._last = failure

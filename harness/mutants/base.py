@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+Hit = Callable[[], None]
 _HITS_PER_PROCESS = 1000  # enough to prove that it ran; more would only cost time
 
 
@@ -22,12 +23,12 @@ class Mutant:
     name: str  # `case-id:slug`
     case: str  # the case that must kill it
     defect: str  # one line: what is wrong
-    install: Callable[[Callable[[], None]], Any]
+    install: Callable[[Hit], Any]
     only_model: str | None = None  # breaks cells of this model alone
     only_topology: str | None = None
 
 
-def hit_counter(path: Path) -> Callable[[], None]:
+def hit_counter(path: Path) -> Hit:
     """Return a function that appends one byte to `path`, at most `_HITS_PER_PROCESS` times in this process."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     count = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from harness.mutants.base import Mutant
-from harness.mutants.patching import replace_everywhere
+from harness.mutants.base import Hit, Mutant
+from harness.mutants.patching import replace_everywhere, replace_method
 
-Hit = Callable[[], None]
+_ORACLE = "loss.matches-oracle"
+_SPLIT = "loss.split-invariant"
 
 
 def _std_over_n(hit: Hit) -> None:
@@ -99,35 +99,136 @@ def _gae_reads_masked_values(hit: Hit) -> None:
     replace_everywhere(advantages.gae, defective)
 
 
+def _normalise_per_micro_batch(hit: Hit) -> None:
+    from reference_trainer.algorithms.aggregation import denominators
+    from reference_trainer.trainers import update
+
+    sound = update.Updater.loss
+
+    def defective(self: Any, part: Any, *, whole: Any) -> Any:
+        hit()
+        return sound(self, part, whole=denominators(part.mask, empty_row=self._config.algorithm.empty_row))
+
+    replace_method(update.Updater, "loss", defective)
+
+
+def _mean_of_means(hit: Hit) -> None:
+    from reference_trainer.algorithms.aggregation import denominators
+    from reference_trainer.trainers import update
+
+    run, loss = update.Updater.run, update.Updater.loss
+
+    def counts_parts(self: Any, experience: Any, *, splits: Any, apply: bool = True) -> Any:
+        self._parts = sum(1 for split in splits if experience.select(split).mask.any())
+        return run(self, experience, splits=splits, apply=apply)
+
+    def defective(self: Any, part: Any, *, whole: Any) -> Any:
+        hit()
+        own = denominators(part.mask, empty_row=self._config.algorithm.empty_row)
+        value, terms = loss(self, part, whole=own)
+        return value / self._parts, {name: term / self._parts for name, term in terms.items()}
+
+    replace_method(update.Updater, "run", counts_parts)
+    replace_method(update.Updater, "loss", defective)
+
+
+def _unguarded_denominator(hit: Hit) -> None:
+    from reference_trainer.algorithms import aggregation
+
+    sound = aggregation.aggregate
+
+    def defective(values: Any, mask: Any, mode: Any, *, whole: Any = None, **rest: Any) -> Any:
+        hit()
+        if mode != "seq_mean_token_mean" or whole is None:
+            return sound(values, mask, mode, whole=whole, **rest)
+        counted = mask.bool()
+        per_row = values.masked_fill(~counted, 0.0).sum(-1) / counted.sum(-1)
+        return per_row.sum() / whole.rows
+
+    replace_everywhere(sound, defective)
+
+
+def _metrics_averaged_over_micro_batches(hit: Hit) -> None:
+    from reference_trainer.algorithms.aggregation import denominators
+    from reference_trainer.trainers import update
+
+    run, loss = update.Updater.run, update.Updater.loss
+
+    def counts_parts(self: Any, experience: Any, *, splits: Any, apply: bool = True) -> Any:
+        self._parts = sum(1 for split in splits if experience.select(split).mask.any())
+        return run(self, experience, splits=splits, apply=apply)
+
+    def defective(self: Any, part: Any, *, whole: Any) -> Any:
+        hit()
+        value, _ = loss(self, part, whole=whole)
+        own = denominators(part.mask, empty_row=self._config.algorithm.empty_row)
+        _, terms = loss(self, part, whole=own)
+        return value, {name: term / self._parts for name, term in terms.items()}
+
+    replace_method(update.Updater, "run", counts_parts)
+    replace_method(update.Updater, "loss", defective)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        name="loss.matches-oracle:std-over-n",
-        case="loss.matches-oracle",
+        name=f"{_ORACLE}:std-over-n",
+        case=_ORACLE,
         defect="the deviation of a group divides by n where n - 1 was asked for",
         install=_std_over_n,
     ),
     Mutant(
-        name="loss.matches-oracle:clip-on-the-wrong-side",
-        case="loss.matches-oracle",
+        name=f"{_ORACLE}:clip-on-the-wrong-side",
+        case=_ORACLE,
         defect="PPO takes the better of the clipped and the unclipped surrogate, not the worse",
         install=_clip_on_the_wrong_side,
     ),
     Mutant(
-        name="loss.matches-oracle:kl-sign",
-        case="loss.matches-oracle",
+        name=f"{_ORACLE}:kl-sign",
+        case=_ORACLE,
         defect="the log-ratio of policy and reference has its sign turned",
         install=_kl_sign,
     ),
     Mutant(
-        name="loss.matches-oracle:ratio-overflows",
-        case="loss.matches-oracle",
+        name=f"{_ORACLE}:ratio-overflows",
+        case=_ORACLE,
         defect="the log-ratio is not bounded, so that a far-off token makes the loss infinite",
         install=_ratio_overflows,
     ),
     Mutant(
-        name="loss.matches-oracle:gae-reads-masked-values",
-        case="loss.matches-oracle",
+        name=f"{_ORACLE}:gae-reads-masked-values",
+        case=_ORACLE,
         defect="GAE multiplies by the mask at the end: values on masked cells have leaked by then",
         install=_gae_reads_masked_values,
+    ),
+    Mutant(
+        name=f"{_SPLIT}:normalise-per-micro-batch",
+        case=_SPLIT,
+        defect="each micro-batch divides by its own count, and the parts are added",
+        install=_normalise_per_micro_batch,
+    ),
+    Mutant(
+        name=f"{_SPLIT}:mean-of-means",
+        case=_SPLIT,
+        defect="the loss is the mean of the micro-batches' means, whatever their sizes",
+        install=_mean_of_means,
+    ),
+    Mutant(
+        name=f"{_SPLIT}:unguarded-denominator",
+        case=_SPLIT,
+        defect="a row's mean divides by its length, also when that is 0",
+        install=_unguarded_denominator,
+    ),
+    Mutant(
+        name=f"{_SPLIT}:metrics-averaged-over-micro-batches",
+        case=_SPLIT,
+        defect="loss and gradients are right; metrics are means over micro-batches of unequal size",
+        install=_metrics_averaged_over_micro_batches,
+    ),
+    Mutant(
+        name=f"{_SPLIT}:mean-of-means-in-gemma4",
+        case=_SPLIT,
+        defect="the mean of means, and only in cells of Gemma4",
+        install=_mean_of_means,
+        only_model="gemma4",
     ),
 )

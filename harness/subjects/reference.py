@@ -28,6 +28,7 @@ from harness.subjects.protocol import (
 from harness.subjects.reference_settings import trainer_config
 from harness.subjects.reference_update import UpdateProbe
 from reference_trainer.data import padding
+from reference_trainer.models.build import transformers_config
 from reference_trainer.rollout.engine import SamplingRequest
 from reference_trainer.trainers.factory import build_trainer
 from reference_trainer.trainers.sync import SyncTrainer
@@ -38,13 +39,17 @@ class ReferenceSubject:
 
     name = "reference"
 
-    def __init__(self, cell: Cell, *, mutant: str | None = None, hits_path: Path | None = None, threads: int = 1) -> None:
+    def __init__(
+        self, cell: Cell, *, mutant: str | None = None, hits_path: Path | None = None, threads: int = 1
+    ) -> None:
         """Put the mutant in place in this process; the trainers carry it on to theirs."""
         torch.set_num_threads(threads)
         self._cell = cell
         self._activation: Callable[[], None] | None = None
         self._built: tuple[SyncTrainer, UpdateProbe] | None = None
-        trainer_config(cell)  # a wrong setting is told before anything is built
+        self._model = transformers_config(
+            trainer_config(cell).model
+        )  # a wrong setting is told before anything is built
         if mutant is not None:
             if hits_path is None:
                 raise ValueError(f"mutant {mutant} has no file to count its hits in; give hits_path")
@@ -57,12 +62,11 @@ class ReferenceSubject:
         return frozenset(Capability)
 
     def vocabulary(self) -> tuple[int, int | None, int | None]:
-        trainer, _ = self._trainer
-        return trainer.policy.config.vocab_size, trainer.tokenizer.pad_token_id, trainer.tokenizer.eos_token_id
+        config = self._model
+        return config.vocab_size, config.pad_token_id, config.eos_token_id
 
     def depth(self) -> tuple[int, int]:
-        config = self._trainer[0].policy.config
-        return config.num_hidden_layers, config.hidden_size
+        return self._model.num_hidden_layers, self._model.hidden_size
 
     def pad(self, tokens: Sequence[int], *, length: int, side: str, pad_id: int | None) -> Padded:
         ids, mask = padding.pad_row(tokens, length=length, side=side, pad_id=pad_id)  # type: ignore[arg-type]
@@ -102,9 +106,7 @@ class ReferenceSubject:
             rows_per_batch=layout.rows_per_batch,
             temperature=temperature,
         )
-        answers: dict[int, np.ndarray] = {
-            index: row.double().numpy() for index, row in zip(order, found, strict=True)
-        }
+        answers: dict[int, np.ndarray] = {index: row.double().numpy() for index, row in zip(order, found, strict=True)}
         return [answers[index] for index in range(len(rows))]
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:

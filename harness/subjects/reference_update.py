@@ -43,13 +43,11 @@ class UpdateProbe:
         """As the protocol says; `algorithm` overrides settings of the cell's algorithm."""
         trainer = self._trainer
         config = trainer.config.model_copy(
-            update={
-                "algorithm": AlgorithmConfig.model_validate({**trainer.config.algorithm.model_dump(), **algorithm})
-            }
+            update={"algorithm": AlgorithmConfig.model_validate({**trainer.config.algorithm.model_dump(), **algorithm})}
         )
         updater = Updater(trainer.policy, trainer.critic, config=config, pad_id=trainer.tokenizer.pad_token_id)
         experience = trainer._experience([_trajectory(sample) for sample in samples])
-        before = [parameter.detach().clone() for parameter in self._parameters()] if apply else []
+        before = [parameter.detach().clone() for parameter in self._parameters()]
         result = updater.run(experience, splits=splits, apply=apply)
         metrics = dict(result.metrics)
         if apply:
@@ -59,8 +57,7 @@ class UpdateProbe:
             metrics=metrics,
             gradients={name: gradient.double().numpy() for name, gradient in result.gradients.items()},
             parameter_change=max(
-                ((after.detach() - was).abs().max().item() for after, was in zip(self._parameters(), before)),
-                default=0.0,
+                (after.detach() - was).abs().max().item() for after, was in zip(self._parameters(), before, strict=True)
             ),
             parameters_finite=all(bool(parameter.isfinite().all()) for parameter in self._parameters()),
         )
