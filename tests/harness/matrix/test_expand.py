@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import RequestError
@@ -44,6 +44,7 @@ def suites(draw: st.DrawFn) -> dict:
     return {"suite": "drawn", "description": "drawn", "combine": combine, "exclude": rules}
 
 
+@settings(deadline=None)
 @given(suites())
 def test_every_combination_is_a_cell_or_left_out_with_a_reason(
     tmp_path_factory: pytest.TempPathFactory, suite: dict
@@ -179,6 +180,7 @@ plain = st.recursive(
 ).filter(lambda value: isinstance(value, dict))
 
 
+@settings(deadline=None)
 @given(plain, plain)
 def test_when_layers_merge_the_later_word_stands_and_the_rest_is_kept(low: dict, high: dict) -> None:
     result = merged(low, high)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.cases.base import Case
@@ -46,6 +46,7 @@ def by_cell(plan: Plan) -> Mapping[str, PlannedCase]:
     return {cell.cell: cell.cases[0] for cell in plan.cells}
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(AXES), unique=True), st.sampled_from([None, "dp1", "dp2"]))
 def test_a_case_runs_once_for_each_thing_it_reads(axes: list[str], only_topology: str | None) -> None:
     case = case_reading(*axes, only_topology=only_topology)

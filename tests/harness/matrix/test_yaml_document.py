@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import RequestError
@@ -53,6 +53,7 @@ def test_scalars_are_what_a_reader_takes_them_for(tmp_path: Path, text: str, val
     assert type(seen) is type(value)
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_printed_float_comes_back(tmp_path_factory: pytest.TempPathFactory, number: float) -> None:
     assert float(read(tmp_path_factory.mktemp("yaml"), f"key: {number!r}\n").data["key"]) == number
