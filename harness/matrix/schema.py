@@ -68,6 +68,7 @@ Topology = Annotated[str, StringConstraints(pattern=r"^dp[1-9][0-9]{0,3}$")]
 Size = Annotated[str, _one_of("size", SIZES)]
 Dtype = Annotated[str, _one_of("dtype", DTYPES)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Settings = dict[str, Any]
 
 
@@ -137,7 +138,7 @@ class LearnRule(_Strict):
     """Cells that must learn: over `seeds`, greedy reward after `steps` steps minus before, tested one-sided."""
 
     match: Match
-    seeds: Annotated[Some[int], Field(min_length=3)]
+    seeds: Annotated[Some[Seed], Field(min_length=3)]
     confidence: float = Field(gt=0.5, lt=1.0, description="of the lower bound on the mean gain")
     steps: int = Field(ge=1)
     min_gain: float = Field(default=0.0, ge=0.0, description="the bound must lie above this much reward")

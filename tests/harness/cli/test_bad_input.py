@@ -129,6 +129,11 @@ BAD_SUITES = {
         4,
         ['"learn[0].seeds" has 1 entries; it should have at least 3'],
     ),
+    "a seed below zero": (
+        f"{GOOD}learn: [{{match: {{model: qwen3}}, seeds: [1, 2, -3], confidence: 0.9, steps: 3}}]\n",
+        4,
+        ['"learn[0].seeds[2]" is -3; it should be greater than or equal to 0'],
+    ),
     "a seed twice": (
         f"{GOOD}learn: [{{match: {{model: qwen3}}, seeds: [1, 2, 2], confidence: 0.9, steps: 3}}]\n",
         4,
