@@ -60,13 +60,13 @@ class Experience:
 def counted_tokens(trajectories: Sequence[Trajectory], *, device: torch.device) -> torch.Tensor:
     """Mask `(B, T)` bool of the response tokens that exist and count; ValueError for a mask of another length."""
     longest = max((len(trajectory.response) for trajectory in trajectories), default=0)
-    mask = torch.zeros(len(trajectories), longest, dtype=torch.bool)
+    rows = []
     for index, trajectory in enumerate(trajectories):
         counts = trajectory.mask if trajectory.mask is not None else (1,) * len(trajectory.response)
         if len(counts) != len(trajectory.response):
             raise ValueError(f"row {index} has {len(trajectory.response)} tokens but a mask of {len(counts)}")
-        mask[index, : len(counts)] = torch.tensor(counts, dtype=torch.bool)
-    return mask.to(device)
+        rows.append([*counts, *[0] * (longest - len(counts))])
+    return torch.tensor(rows, dtype=torch.bool, device=device).view(len(rows), longest)
 
 
 def given_log_probs(

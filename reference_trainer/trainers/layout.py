@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reference_trainer.data.padding import Side, pad_row
+from reference_trainer.data.padding import Side, padded
 
 Row = tuple[Sequence[int], Sequence[int]]  # prompt, response
 
@@ -43,23 +43,27 @@ def lay_out(
             raise ValueError(f"row {index} has an empty prompt; give it at least one token, such as the begin token")
     length = max((len(prompt) + len(response) for prompt, response in rows), default=0) + extra_padding
     longest = max((len(response) for _, response in rows), default=0) if response_length is None else response_length
-    ids = torch.zeros(len(rows), length, dtype=torch.int64)
-    mask = torch.zeros(len(rows), length, dtype=torch.int64)
-    predictor = torch.zeros(len(rows), longest, dtype=torch.int64)
-    labels = torch.zeros(len(rows), longest, dtype=torch.int64)
-    present = torch.zeros(len(rows), longest, dtype=torch.bool)
-    for index, (prompt, response) in enumerate(rows):
-        row_ids, row_mask = pad_row((*prompt, *response), length=length, side=side, pad_id=pad_id)
-        ids[index], mask[index] = row_ids[0], row_mask[0]
+    ids, masks, predictors, labels = [], [], [], []
+    for prompt, response in rows:
+        row_ids, row_mask = padded((*prompt, *response), length=length, side=side, pad_id=pad_id)
         first = len(prompt) - 1 + (length - len(prompt) - len(response) if side == "left" else 0)
-        predictor[index, : len(response)] = torch.arange(first, first + len(response))
-        labels[index, : len(response)] = torch.tensor(list(response), dtype=torch.int64)
-        present[index, : len(response)] = True
+        absent = [0] * (longest - len(response))
+        ids.append(row_ids)
+        masks.append(row_mask)
+        predictors.append([*range(first, first + len(response)), *absent])
+        labels.append([*response, *absent])
+    mask = _int_matrix(masks, columns=length)
+    lengths = torch.tensor([len(response) for _, response in rows], dtype=torch.int64)
     return RowBatch(
-        input_ids=ids.to(device),
+        input_ids=_int_matrix(ids, columns=length).to(device),
         attention_mask=mask.to(device),
         position_ids=(mask.cumsum(-1) - 1).clamp(min=0).to(device),
-        predictor=predictor.to(device),
-        labels=labels.to(device),
-        present=present.to(device),
+        predictor=_int_matrix(predictors, columns=longest).to(device),
+        labels=_int_matrix(labels, columns=longest).to(device),
+        present=(torch.arange(longest) < lengths[:, None]).to(device),
     )
+
+
+def _int_matrix(rows: list[list[int]], *, columns: int) -> torch.Tensor:
+    """`(B, columns)` int64, also for no rows or no columns."""
+    return torch.tensor(rows, dtype=torch.int64).view(len(rows), columns)
