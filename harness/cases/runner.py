@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable, UnsatisfiedAssumption
 
 from harness.cases.base import Case, Context, Violation
-from harness.cases.draws import seed_alone_decides
+from harness.cases.draws import drawing
 from harness.results.vocabulary import FailureClass
 
 _SHRINK_SECONDS = 10.0
@@ -97,7 +97,6 @@ class _Judge:
         self._first: _Failure | None = None
         self._last: _Failure | None = None
         self._failed: dict[str, _Failure] = {}
-        self._shrink_until = float("inf")
 
     def replay(self, data: dict[str, Any]) -> None:
         """Judge one input."""
@@ -131,7 +130,7 @@ class _Judge:
             self._judge(source.draw(strategy))
 
         try:
-            with seed_alone_decides():
+            with drawing(shrink_seconds=min(_SHRINK_SECONDS, self._case.seconds * _SHRINK_SHARE)):
                 judge_drawn()
         except Unsatisfiable:
             pass  # nothing fitted: the answer says so
@@ -148,8 +147,6 @@ class _Judge:
         if known is not None:
             self._last = known
             raise known.error
-        if time.monotonic() > self._shrink_until:
-            return
         data = json.loads(text)  # what a replay from the command line would see
         self._context.progress()
         try:
@@ -167,7 +164,6 @@ class _Judge:
         if self._first is None:
             self._judged += 1
             self._first = failure
-            self._shrink_until = time.monotonic() + min(_SHRINK_SECONDS, self._case.seconds * _SHRINK_SHARE)
         elif failure.kind != self._first.kind:
             return  # another defect: shrinking stays with the one found first
         self._failed[text] = self._last = failure

@@ -46,7 +46,7 @@ class UpdateProbe:
             update={"algorithm": AlgorithmConfig.model_validate({**trainer.config.algorithm.model_dump(), **algorithm})}
         )
         updater = Updater(trainer.policy, trainer.critic, config=config, pad_id=trainer.tokenizer.pad_token_id)
-        experience = trainer._experience([_trajectory(sample) for sample in samples])
+        experience = trainer.experience([_trajectory(sample) for sample in samples])
         before = [parameter.detach().clone() for parameter in self._parameters()]
         result = updater.run(experience, splits=splits, apply=apply)
         metrics = dict(result.metrics)
@@ -74,7 +74,7 @@ class UpdateProbe:
         self, samples: Sequence[TrainSample], experience: Experience, result: UpdateResult
     ) -> dict[str, float]:
         """What the training loop would report of a step with this one update."""
-        clock = PhaseClock(self._trainer._platform)
+        clock = PhaseClock(self._trainer.platform)
         for name in _PHASES:
             with clock.phase(name):
                 pass
@@ -96,7 +96,7 @@ class UpdateProbe:
             staleness=0,
             sync_gap=0.0,
             clock=clock,
-            memory=self._trainer._platform.memory(),
+            memory=self._trainer.platform.memory(),
         )
         return {name: value for name, value in reported.as_dict().items() if value is not None}
 
