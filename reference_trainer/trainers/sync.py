@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from reference_trainer.config import TrainerConfig
 from reference_trainer.data.padding import Side
 from reference_trainer.data.prompts import Task, TaskSource
 from reference_trainer.determinism import deterministic_algorithms
+from reference_trainer.fingerprint import fingerprint
 from reference_trainer.models.critic import Critic
 from reference_trainer.platforms.base import Platform
 from reference_trainer.rewards.scorers import response_text, score_response
@@ -68,10 +68,10 @@ class SyncTrainer:
         self.engine = parts.engine
         self.steps_done = 0
         self._reference = parts.reference.requires_grad_(False)
-        self._platform = parts.platform
+        self.platform = parts.platform
         self._tasks = parts.tasks
         self._held_out = parts.held_out
-        self._updater = Updater(parts.policy, parts.critic, config=config, pad_id=parts.tokenizer.pad_token_id)
+        self.updater = Updater(parts.policy, parts.critic, config=config, pad_id=parts.tokenizer.pad_token_id)
         self._version = 0
         self._sync_weights()
 
@@ -91,7 +91,7 @@ class SyncTrainer:
     @deterministic_algorithms()
     def step(self) -> dict[str, float | None]:
         """One rollout batch and the updates from it; returns the fields of `StepMetrics` by name."""
-        clock = PhaseClock(self._platform)
+        clock = PhaseClock(self.platform)
         task, batch = self.config.task, self.config.batch
 
         with clock.phase("rollout"):
@@ -111,7 +111,7 @@ class SyncTrainer:
             ]
 
         with clock.phase("logprob"):
-            experience = self._experience(
+            experience = self.experience(
                 [
                     Trajectory(prompt=prompt, response=sample.tokens, score=score, group=group)
                     for prompt, sample, score, group in zip(prompts, samples, scores, groups, strict=True)
@@ -123,7 +123,7 @@ class SyncTrainer:
             for epoch in range(batch.epochs):
                 for rows in self._mini_batches(len(samples), epoch):
                     mini_batch = experience.select(rows)
-                    results.append(self._updater.run(mini_batch, splits=_chunks(range(len(rows)), batch.micro_batch)))
+                    results.append(self.updater.run(mini_batch, splits=_chunks(range(len(rows)), batch.micro_batch)))
 
         with clock.phase("sync"):
             staleness = self._version - min(sample.weight_version for sample in samples)
@@ -140,7 +140,7 @@ class SyncTrainer:
             staleness=staleness,
             sync_gap=sync_gap,
             clock=clock,
-            memory=self._platform.memory(),
+            memory=self.platform.memory(),
         )
         self.steps_done += 1
         return metrics.as_dict()
@@ -155,12 +155,36 @@ class SyncTrainer:
             score_response(self._held_out, task, text) for task, text in zip(tasks, texts, strict=True)
         )
 
+    @torch.no_grad()
+    def experience(self, trajectories: Sequence[Trajectory]) -> Experience:
+        """Everything that is fixed before the update: old and reference log-probs, values, advantages."""
+        rows = tuple(trajectory.row for trajectory in trajectories)
+        mask = counted_tokens(trajectories, device=self.policy.device)
+        critic = self.critic
+        values = None if critic is None else self._in_chunks(lambda batch: response_values(critic, batch), rows)
+        advantages, returns = estimate_advantages(
+            self.config.algorithm,
+            scores=torch.tensor([trajectory.score for trajectory in trajectories], device=self.policy.device),
+            groups=[trajectory.group for trajectory in trajectories],
+            mask=mask,
+            values=values,
+        )
+        return Experience(
+            rows=rows,
+            mask=mask,
+            old_log_probs=given_log_probs(trajectories, lambda rows: self._log_probs_under(self.policy, rows)),
+            reference_log_probs=self._log_probs_under(self._reference, rows),
+            advantages=advantages,
+            old_values=values,
+            returns=returns,
+        )
+
     @deterministic_algorithms()
     def update(
         self, trajectories: Sequence[Trajectory], *, splits: Sequence[Sequence[int]], apply: bool = True
     ) -> UpdateResult:
         """One mini-batch through the update, cut by row into `splits`; with `apply=False` nothing is stepped."""
-        return self._updater.run(self._experience(trajectories), splits=splits, apply=apply)
+        return self.updater.run(self.experience(trajectories), splits=splits, apply=apply)
 
     @torch.no_grad()
     def log_probs(
@@ -187,48 +211,18 @@ class SyncTrainer:
                 device=self.policy.device,
             )
             log_probs, _ = response_log_probs(
-                self.policy, batch, temperature=temperature or self.config.rollout.temperature
+                self.policy, batch, temperature=self.config.rollout.temperature if temperature is None else temperature
             )
             answers += [row[: len(response)] for row, (_, response) in zip(log_probs, part, strict=True)]
         return answers
 
     def fingerprint(self) -> str:
-        """SHA-256 over names, shapes and bytes of all parameters of policy and critic."""
-        digest = hashlib.sha256()
-        modules = {"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {})
-        for prefix, module in modules.items():
-            for name, parameter in sorted(module.named_parameters()):
-                digest.update(f"{prefix}.{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-                digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        """SHA-256 over names, shapes, dtypes and bytes of all parameters of policy and critic."""
+        return fingerprint({"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {}))
 
     def close(self) -> None:
         """End the engine."""
         self.engine.close()
-
-    @torch.no_grad()
-    def _experience(self, trajectories: Sequence[Trajectory]) -> Experience:
-        """Everything that is fixed before the update: old and reference log-probs, values, advantages."""
-        rows = tuple(trajectory.row for trajectory in trajectories)
-        mask = counted_tokens(trajectories, device=self.policy.device)
-        critic = self.critic
-        values = None if critic is None else self._in_chunks(lambda batch: response_values(critic, batch), rows)
-        advantages, returns = estimate_advantages(
-            self.config.algorithm,
-            scores=torch.tensor([trajectory.score for trajectory in trajectories], device=self.policy.device),
-            groups=[trajectory.group for trajectory in trajectories],
-            mask=mask,
-            values=values,
-        )
-        return Experience(
-            rows=rows,
-            mask=mask,
-            old_log_probs=given_log_probs(trajectories, lambda rows: self._log_probs_under(self.policy, rows)),
-            reference_log_probs=self._log_probs_under(self._reference, rows),
-            advantages=advantages,
-            old_values=values,
-            returns=returns,
-        )
 
     def _log_probs_under(self, policy: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
         temperature = self.config.rollout.temperature

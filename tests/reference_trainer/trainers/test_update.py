@@ -81,14 +81,14 @@ def test_the_gradient_is_that_of_the_loss(shared: SyncTrainer) -> None:
         parameters |= {f"critic.{name}": parameter for name, parameter in shared.critic.named_parameters()}
     assert gradients.keys() == parameters.keys()
     norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm().item()
-    experience = shared._experience(trajectories())  # old log-probs, values and advantages stay as they are
+    experience = shared.experience(trajectories())  # old log-probs, values and advantages stay as they are
     step = 1e-3  # the library's norms work in float32, so a smaller one drowns in rounding
 
     def loss_after(distance: float) -> float:
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter += distance * gradients[name] / norm
-        return shared._updater.run(experience, splits=SPLITS[0], apply=False).loss
+        return shared.updater.run(experience, splits=SPLITS[0], apply=False).loss
 
     slope = (loss_after(step) - loss_after(-2 * step)) / (2 * step)
     loss_after(step)
@@ -112,6 +112,13 @@ def test_all_responses_empty_move_nothing(algorithm: str) -> None:
     assert built.fingerprint() == before
     assert result.loss == 0.0
     assert all(value == value for value in result.metrics.values())
+
+
+def test_a_mini_batch_of_no_rows_moves_nothing(shared: SyncTrainer) -> None:
+    before = shared.fingerprint()
+    assert shared.update([], splits=[]).loss == 0.0
+    assert shared.update([], splits=[[]], apply=False).loss == 0.0
+    assert shared.fingerprint() == before
 
 
 def test_an_update_moves_policy_and_critic(shared: SyncTrainer) -> None:
