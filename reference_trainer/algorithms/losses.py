@@ -75,5 +75,7 @@ def value_loss(
     clipped = (old + (value - old).clamp(-value_clip, value_clip) - target).square() / 2
     loss = torch.maximum(unclipped, clipped)
     with torch.no_grad():
-        fraction = clean((clipped > unclipped).to(loss.dtype), mask)
+        # Inside the clip both branches are one number, and only rounding could tell them apart.
+        in_force = (clipped > unclipped) & ((value - old).abs() > value_clip)
+        fraction = clean(in_force.to(loss.dtype), mask)
     return TokenLoss(loss=loss, metrics={"value_clip_fraction": fraction})
