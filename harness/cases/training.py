@@ -24,7 +24,7 @@ class Trains(Case):
     """Several real steps of rollout, reward, advantage, update and weight sync, each of which shows that it happened.
 
     Every metric is finite or says that it was not measured; tokens were drawn; some group's rewards differ; parameters
-    moved. The weights that sampled are the ones that are trained: no sample is older than the mode allows, and engine
+    moved; as many rollout workers sampled as the topology names. The weights that sampled are the ones that are trained: no sample is older than the mode allows, and engine
     and trainer agree on the log-prob of what was sampled, and again right after each sync, in every replica.
 
     When it fails on a log-prob gap: compare what the engine holds with the trainer's parameters, a tied head and
@@ -44,6 +44,10 @@ class Trains(Case):
         run = _train(context, seed=context.seed % _SEEDS, steps=_STEPS, warm_start_steps=_WARM_START_STEPS)
         context.notes.update(run.notes, fingerprint=run.fingerprint)
         require(len(run.steps) == _STEPS, f"{_STEPS} steps were asked for, {len(run.steps)} are told")
+        require(
+            run.rollout_workers == context.cell.dp,
+            f"{run.rollout_workers} rollout workers sampled; topology {context.cell.topology} names {context.cell.dp}",
+        )
         for step, metrics in enumerate(run.steps):
             for name, value in metrics.items():
                 if value is not None:

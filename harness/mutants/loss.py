@@ -116,23 +116,33 @@ def _mean_of_means(hit: Hit) -> None:
     from reference_trainer.algorithms.aggregation import denominators
     from reference_trainer.trainers import update
 
-    run, loss = update.Updater.run, update.Updater.loss
-
-    def counts_parts(self: Any, experience: Any, *, splits: Any, apply: bool = True) -> Any:
-        self._parts = sum(1 for split in splits if experience.select(split).mask.any())
-        return run(self, experience, splits=splits, apply=apply)
+    sound = update.Updater.loss
 
     def defective(self: Any, part: Any, *, whole: Any) -> Any:
         hit()
         own = denominators(part.mask, empty_row=self._config.algorithm.empty_row)
-        value, terms = loss(self, part, whole=own)
-        return value / self._parts, {name: term / self._parts for name, term in terms.items()}
+        value, terms = sound(self, part, whole=own)
+        return value / self.parts, {name: term / self.parts for name, term in terms.items()}
 
-    replace_method(update.Updater, "run", counts_parts)
+    _count_micro_batches()
     replace_method(update.Updater, "loss", defective)
 
 
-def _unguarded_denominator(hit: Hit) -> None:
+def _count_micro_batches() -> None:
+    """Leave in `updater.parts` how many micro-batches with a counted token the mini-batch has."""
+    from reference_trainer.trainers import update
+
+    sound = update.Updater.run
+
+    def counting(self: Any, experience: Any, *, splits: Any, apply: bool = True) -> Any:
+        self.parts = sum(1 for split in splits if experience.select(split).mask.any())
+        return sound(self, experience, splits=splits, apply=apply)
+
+    replace_method(update.Updater, "run", counting)
+
+
+def row_mean_unguarded(hit: Hit) -> None:
+    """Also a mutant of `rollout.empty-sequence`."""
     from reference_trainer.algorithms import aggregation
 
     sound = aggregation.aggregate
@@ -152,20 +162,16 @@ def _metrics_averaged_over_micro_batches(hit: Hit) -> None:
     from reference_trainer.algorithms.aggregation import denominators
     from reference_trainer.trainers import update
 
-    run, loss = update.Updater.run, update.Updater.loss
-
-    def counts_parts(self: Any, experience: Any, *, splits: Any, apply: bool = True) -> Any:
-        self._parts = sum(1 for split in splits if experience.select(split).mask.any())
-        return run(self, experience, splits=splits, apply=apply)
+    sound = update.Updater.loss
 
     def defective(self: Any, part: Any, *, whole: Any) -> Any:
         hit()
-        value, _ = loss(self, part, whole=whole)
+        value, _ = sound(self, part, whole=whole)
         own = denominators(part.mask, empty_row=self._config.algorithm.empty_row)
-        _, terms = loss(self, part, whole=own)
-        return value, {name: term / self._parts for name, term in terms.items()}
+        _, terms = sound(self, part, whole=own)
+        return value, {name: term / self.parts for name, term in terms.items()}
 
-    replace_method(update.Updater, "run", counts_parts)
+    _count_micro_batches()
     replace_method(update.Updater, "loss", defective)
 
 
@@ -216,7 +222,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name=f"{_SPLIT}:unguarded-denominator",
         case=_SPLIT,
         defect="a row's mean divides by its length, also when that is 0",
-        install=_unguarded_denominator,
+        install=row_mean_unguarded,
     ),
     Mutant(
         name=f"{_SPLIT}:metrics-averaged-over-micro-batches",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.mutants.base import Hit, Mutant
+from harness.mutants.loss import row_mean_unguarded
 from harness.mutants.patching import replace_everywhere, replace_method
 
 _EMPTY = "rollout.empty-sequence"
@@ -59,22 +60,6 @@ def _per_token_metric_divides_by_zero(hit: Hit) -> None:
         return (measure.masked_sum(values, mask) / mask.sum()).item()
 
     replace_everywhere(measure.token_mean, defective)
-
-
-def _masked_mean_unguarded(hit: Hit) -> None:
-    from reference_trainer.algorithms import aggregation
-
-    sound = aggregation.aggregate
-
-    def defective(values: Any, mask: Any, mode: Any, **rest: Any) -> Any:
-        hit()
-        if mode != "seq_mean_token_mean":
-            return sound(values, mask, mode, **rest)
-        counted = mask.bool()
-        per_row = values.masked_fill(~counted, 0.0).sum(-1) / counted.sum(-1)
-        return per_row.sum() / rest["whole"].rows
-
-    replace_everywhere(sound, defective)
 
 
 def _temperature_on_one_side(hit: Hit) -> None:
@@ -196,13 +181,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name=f"{_EMPTY}:masked-mean-unguarded",
         case=_EMPTY,
         defect="a row's mean divides by its length, also when that is 0",
-        install=_masked_mean_unguarded,
+        install=row_mean_unguarded,
     ),
     Mutant(
         name=f"{_EMPTY}:masked-mean-unguarded-in-gemma4",
         case=_EMPTY,
         defect="the same, and only in cells of Gemma4",
-        install=_masked_mean_unguarded,
+        install=row_mean_unguarded,
         only_model="gemma4",
     ),
     Mutant(

@@ -81,6 +81,16 @@ def _second_replica_left_behind(hit: Hit) -> None:
     replace_method(replicas.ReplicaPool, "_stream", defective)
 
 
+def _one_replica_for_all(hit: Hit) -> None:
+    from reference_trainer.trainers import factory
+
+    def defective(config: Any, *, child_setup: Any) -> Any:
+        hit()
+        return factory.build_engine(config)
+
+    replace_everywhere(factory._build_engines, defective)
+
+
 def _per_layer_embeddings_not_synced(hit: Hit) -> None:
     from reference_trainer.weights import export
 
@@ -185,6 +195,13 @@ MUTANTS: tuple[Mutant, ...] = (
         case=_TRAINS,
         defect="the second replica gets the weights of the sync before",
         install=_second_replica_left_behind,
+        only_topology="dp2",
+    ),
+    Mutant(
+        name=f"{_TRAINS}:one-replica-for-all",
+        case=_TRAINS,
+        defect="one engine samples everything, whatever the topology says",
+        install=_one_replica_for_all,
         only_topology="dp2",
     ),
     Mutant(

@@ -131,6 +131,7 @@ class TrainingRun:
     steps: tuple[Mapping[str, float | None], ...]  # metrics by step
     fingerprint: str  # SHA-256 over names, shapes and bytes of the final parameters
     fingerprint_before: str | None = None  # the same after the warm start, before the first step
+    rollout_workers: int | None = None  # how many engines sampled, each in a process of its own from 2 on
     greedy_reward_before: float | None = None  # held-out greedy reward after the warm start, before the first step
     greedy_reward_after: float | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)

@@ -29,7 +29,8 @@ from harness.subjects.reference_settings import trainer_config
 from harness.subjects.reference_update import UpdateProbe
 from reference_trainer.data import padding
 from reference_trainer.models.build import transformers_config
-from reference_trainer.rollout.engine import SamplingRequest
+from reference_trainer.rollout.engine import RolloutEngine, SamplingRequest
+from reference_trainer.rollout.replicas import ReplicaPool
 from reference_trainer.trainers.factory import build_trainer
 from reference_trainer.trainers.sync import SyncTrainer
 
@@ -159,6 +160,7 @@ class ReferenceSubject:
                 steps=tuple(metrics),
                 fingerprint=trainer.fingerprint(),
                 fingerprint_before=fingerprint_before,
+                rollout_workers=_workers(trainer.engine),
                 greedy_reward_before=before,
                 greedy_reward_after=trainer.evaluate(),
                 notes={
@@ -185,3 +187,7 @@ class ReferenceSubject:
             trainer = build_trainer(trainer_config(self._cell), child_setup=self._activation)
             self._built = trainer, UpdateProbe(trainer)
         return self._built
+
+
+def _workers(engine: RolloutEngine) -> int:
+    return len(set(engine.pids)) if isinstance(engine, ReplicaPool) else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def _run(*, steps: int = 3, gain: float = 0.1, mark: object = "", **changes: Any
         steps=tuple({**GOOD, **changes} for _ in range(steps)),
         fingerprint=f"after{mark}",
         fingerprint_before=f"before{mark}",
+        rollout_workers=1,
         greedy_reward_before=0.25,
         greedy_reward_after=0.25 + gain,
     )
@@ -97,9 +99,14 @@ def test_a_step_that_did_not_happen_is_told(
 
 
 def test_parameters_that_stay_are_told(tiny_cell: Cell) -> None:
-    still = TrainingRun(steps=_run().steps, fingerprint="same", fingerprint_before="same")
-    answer = _judge(Trains(), tiny_cell, lambda count, seed: still)
+    answer = _judge(Trains(), tiny_cell, lambda count, seed: replace(_run(), fingerprint="before"))
     assert "no parameter moved" in answer.message
+
+
+def test_a_worker_too_few_is_told(tiny_cell: Cell) -> None:
+    cell = replace(tiny_cell, topology="dp2")
+    answer = _judge(Trains(), cell, lambda count, seed: _run())
+    assert "1 rollout workers sampled; topology dp2 names 2" in answer.message
 
 
 def test_equal_runs_repeat_whatever_their_times(tiny_cell: Cell) -> None:
@@ -121,7 +128,7 @@ def test_runs_that_differ_do_not_repeat(tiny_cell: Cell, second: dict[str, Any],
 
 
 def _learning(cell: Cell) -> Cell:
-    return Cell(**{**vars(cell), "learn": LEARN})
+    return replace(cell, learn=LEARN)
 
 
 def test_learning_is_judged_only_where_the_cell_says_so(tiny_cell: Cell) -> None:
