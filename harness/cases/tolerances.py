@@ -61,7 +61,8 @@ def log_prob_error(dtype: str, *, layers: int, hidden: int, length: int) -> floa
 def gradient_error(dtype: str, *, layers: int, hidden: int, length: int, largest_gradient: float) -> float:
     """How far two ways to add up one gradient may put any of its elements apart.
 
-    It inherits the error of the log-probs, relative to the parts it is the sum of. Parts may cancel, so that the
-    gradient itself is no measure of them: one token's gradient by a weight next to a normalised layer is of size 1.
+    Every part of it is a probability times something. A probability is off by as much, relatively, as its logarithm is
+    absolutely, and so is the gradient relative to its parts. Parts may cancel, so that the gradient itself is no
+    measure of them: one token's gradient by a weight next to a normalised layer is of size 1.
     """
-    return log_prob_error(dtype, layers=layers, hidden=hidden, length=length) / 16 * max(largest_gradient, 1.0)
+    return log_prob_error(dtype, layers=layers, hidden=hidden, length=length) * max(largest_gradient, 1.0)

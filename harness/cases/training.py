@@ -24,8 +24,9 @@ class Trains(Case):
     """Several real steps of rollout, reward, advantage, update and weight sync, each of which shows that it happened.
 
     Every metric is finite or says that it was not measured; tokens were drawn; some group's rewards differ; parameters
-    moved; as many rollout workers sampled as the topology names. The weights that sampled are the ones that are trained: no sample is older than the mode allows, and engine
-    and trainer agree on the log-prob of what was sampled, and again right after each sync, in every replica.
+    moved; as many rollout workers sampled as the topology names. The weights that sampled are the ones that are
+    trained: no sample is older than the mode allows, and engine and trainer agree on the log-prob of what was sampled,
+    and again right after each sync, in every replica.
 
     When it fails on a log-prob gap: compare what the engine holds with the trainer's parameters, a tied head and
     buffers included. A gap that grows with the steps is a sync that does not happen; one in half of the samples is a
