@@ -21,7 +21,7 @@ class Limits:
     group_bytes: int = 6 * GIB
     time_scale: float = 1.0
     start_seconds: float = 120.0  # until a child is ready; the first one pays the heavy imports
-    poll_seconds: float = 0.25
+    poll_seconds: float = 1.0  # of memory: reading it takes the kernel some 10 ms a process
 
 
 def usable_cores() -> int:
