@@ -126,8 +126,8 @@ def _aborted(fields: Mapping[str, Any]) -> TrainSample:
 class LogProbAgrees(Case):
     """The engine's log-prob of each sampled token is the trainer's, whatever temperature, filter, mates or padding.
 
-    Also: as many log-probs as tokens, no more tokens than asked for, a stop exactly at the end id, and the same draws
-    whatever the order of the requests.
+    For requests in one order and in the other. Also: as many log-probs as tokens, no more tokens than asked for, and a
+    stop exactly at the end id. That the draws themselves are equal is not asked: a draw near a boundary may flip.
 
     When it fails: the message names the request and the token. From the first token on: temperature on one side, or a
     log-prob taken after top-k or top-p. From the second on: cache or positions. Only with requests of other lengths,
@@ -159,7 +159,7 @@ class LogProbAgrees(Case):
             return {
                 "requests": requests,
                 "temperature": draw(st.sampled_from([1.0, 0.6, 1.4])),
-                "layout": draw(layouts(count)),
+                "layout": draw(layouts(2 * count)),
             }
 
         return batch()
@@ -170,15 +170,9 @@ class LogProbAgrees(Case):
             GenerationRequest(**{**fields, "prompt": tuple(fields["prompt"])}, temperature=temperature)
             for fields in data["requests"]
         ]
-        samples = context.subject.generate(requests)
+        samples = [*context.subject.generate(requests), *context.subject.generate(requests[::-1])]
+        requests = [*requests, *requests[::-1]]
         _require_wellformed(context, requests, samples)
-        backwards = context.subject.generate(requests[::-1])[::-1]
-        for index, (sample, other) in enumerate(zip(samples, backwards, strict=True)):
-            require(
-                sample.tokens == other.tokens,
-                f"request {index} drew {list(sample.tokens)}, and {list(other.tokens)} when its mates came in another "
-                "order",
-            )
         rows = [(request.prompt, sample.tokens) for request, sample in zip(requests, samples, strict=True)]
         layout = Layout(**{**data["layout"], "order": tuple(data["layout"]["order"])})
         layers, hidden = context.subject.depth()
