@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
 from harness.strategies import AGGREGATIONS, TOKENS, layouts, sample_of, train_samples
 from harness.subjects.protocol import Capability, Generation, GenerationRequest, Layout, TrainSample
+
+_CONTRACT = FailureClass.CONTRACT
 
 
 class EmptySequence(Case):
@@ -171,17 +173,24 @@ class LogProbAgrees(Case):
             for fields in data["requests"]
         ]
         samples = [*context.subject.generate(requests), *context.subject.generate(requests[::-1])]
-        requests = [*requests, *requests[::-1]]
-        _require_wellformed(context, requests, samples)
+        labels = [f"request {index}" for index in range(len(requests))]
+        labels += [f"{label}, asked from last to first" for label in reversed(labels)]
+        requests += requests[::-1]
+        require(
+            len(samples) == len(requests), f"{len(requests)} requests, {len(samples)} samples", failure_class=_CONTRACT
+        )
+        _, _, end = context.subject.vocabulary()
+        for label, request, sample in zip(labels, requests, samples, strict=True):
+            _require_wellformed(label, request, sample, end=end)
         rows = [(request.prompt, sample.tokens) for request, sample in zip(requests, samples, strict=True)]
         layout = Layout(**{**data["layout"], "order": tuple(data["layout"]["order"])})
         layers, hidden = context.subject.depth()
         longest = max(len(prompt) + len(tokens) for prompt, tokens in rows) + layout.extra_padding
         error = log_prob_error(context.cell.dtype, layers=layers, hidden=hidden, length=longest)
         trained = context.subject.log_probs(rows, layout=layout, temperature=temperature)
-        for index, (sample, expected) in enumerate(zip(samples, trained, strict=True)):
+        for label, sample, expected in zip(labels, samples, trained, strict=True):
             require_log_probs(
-                f"request {index}, engine against trainer",
+                f"{label}, engine against trainer",
                 np.array(sample.log_probs),
                 expected,
                 error=error,
@@ -189,33 +198,29 @@ class LogProbAgrees(Case):
             )
 
 
-def _require_wellformed(context: Context, requests: Sequence[GenerationRequest], samples: Sequence[Generation]) -> None:
-    _, _, end = context.subject.vocabulary()
-    contract = FailureClass.CONTRACT
-    require(len(samples) == len(requests), f"{len(requests)} requests, {len(samples)} samples", failure_class=contract)
-    for index, (request, sample) in enumerate(zip(requests, samples, strict=True)):
-        tokens = sample.tokens
-        require(
-            len(tokens) == len(sample.log_probs),
-            f"request {index}: {len(tokens)} tokens but {len(sample.log_probs)} log-probs",
-            failure_class=contract,
-        )
-        require(
-            1 <= len(tokens) <= request.max_tokens,
-            f"request {index}: {len(tokens)} tokens where 1 to {request.max_tokens} were asked for",
-            failure_class=contract,
-        )
-        stopped = end is not None and tokens[-1] == end
-        require(
-            end is None or end not in tokens[:-1],
-            f"request {index} went on after its end id: {list(tokens)}",
-            failure_class=contract,
-        )
-        require(
-            sample.finish_reason == ("stop" if stopped else "length"),
-            f"request {index} ended with {tokens[-1]} for the reason {sample.finish_reason}",
-            failure_class=contract,
-        )
+def _require_wellformed(label: str, request: GenerationRequest, sample: Generation, *, end: int | None) -> None:
+    tokens = sample.tokens
+    require(
+        len(tokens) == len(sample.log_probs),
+        f"{label}: {len(tokens)} tokens but {len(sample.log_probs)} log-probs",
+        failure_class=_CONTRACT,
+    )
+    require(
+        1 <= len(tokens) <= request.max_tokens,
+        f"{label}: {len(tokens)} tokens where 1 to {request.max_tokens} were asked for",
+        failure_class=_CONTRACT,
+    )
+    require(
+        end is None or end not in tokens[:-1],
+        f"{label} went on after its end id: {list(tokens)}",
+        failure_class=_CONTRACT,
+    )
+    stopped = end is not None and tokens[-1] == end
+    require(
+        sample.finish_reason == ("stop" if stopped else "length"),
+        f"{label} ended with {tokens[-1]} for the reason {sample.finish_reason}",
+        failure_class=_CONTRACT,
+    )
 
 
 CASES: tuple[Case, ...] = (EmptySequence(), LogProbAgrees())
