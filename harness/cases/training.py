@@ -156,7 +156,7 @@ class Learns(Case):
             [_reward(run.greedy_reward_after) for run in runs],
         )
         gains = [last - first for first, last in zip(before, after, strict=True)]
-        test = statistics.gain_test(gains, min_gain=learn["min_gain"], alpha=1 - learn["confidence"])
+        test = statistics.gain_test(gains, min_gain=learn["min_gain"], alpha=round(1 - learn["confidence"], 12))
         context.metrics.update(mean_gain=test.mean_gain, gain_lower_bound=test.lower_bound, p_value=test.p_value)
         context.notes.update(runs[0].notes)
         context.notes["learning"] = {
