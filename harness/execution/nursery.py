@@ -77,11 +77,11 @@ class Nursery:
 
         Raises ChildNeverReady when it does not come up within `seconds`.
         """
+        self._watch_fork_server()
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=child_main, args=(theirs, start))
         process.start()
         theirs.close()
-        self._warden.watch_root(multiprocessing.forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
         child = Child(process, ours, self)
         with self._lock:
             self._children.add(child)
@@ -100,6 +100,11 @@ class Nursery:
             child.kill()
             raise ChildNeverReady(code) from error
         return child
+
+    def _watch_fork_server(self) -> None:
+        """Start the fork server where there is none, and name it to the warden before it begins its long imports."""
+        multiprocessing.forkserver.ensure_running()
+        self._warden.watch_root(multiprocessing.forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
 
     def forget(self, child: Child) -> None:
         with self._lock:
