@@ -81,11 +81,13 @@ class _Matrix:
         self._nursery: Nursery | None = None
         self._writer: BundleWriter | None = None
         self._records: list[Record] = []
-        if not inputs:
-            self._ask_for_the_suite()
+        self._ask_for_the_suite()
 
     def _ask_for_the_suite(self) -> None:
-        """Without paths on the command line collect the suite alone; with paths collect it beside them."""
+        """Without paths on the command line collect the suite alone; with paths collect it beside them.
+
+        In xdist's workers too: they are handed the words of the command line and not what became of them here.
+        """
         args = self.config.args if self.config.args_source is pytest.Config.ArgsSource.ARGS else []
         if not any(Path(arg.partition("::")[0]).resolve() == self.path for arg in args):
             args = [*args, str(self.path)]
@@ -262,4 +264,4 @@ class CaseItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, None, f"{self.parent.name}::{self.name}"
+        return self.path, None, f"{self.name} in {self.parent.name}"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from harness.results.vocabulary import FailureClass, Outcome
 
+_STATUS_UNKNOWN = 255  # what multiprocessing says when the fork server can no longer tell
+
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
@@ -83,6 +85,12 @@ def _death(silence: Silence) -> Verdict:
             failure_class=FailureClass.OOM_HOST,
             message=f"the process was killed (SIGKILL) while the machine ran out of memory; its group last held "
             f"{_mib(silence.last_bytes or 0)}",
+        )
+    if code == _STATUS_UNKNOWN:
+        return Verdict(
+            outcome=Outcome.CRASHED,
+            failure_class=FailureClass.INFRA_WORKER_LOST,
+            message="the process is gone and its exit status unknown, as when the fork server dies (or by status 255)",
         )
     if code < 0:
         return Verdict(

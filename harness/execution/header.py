@@ -45,7 +45,7 @@ def new_header(
         suite=plan.suite,
         profile=profile,
         started=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        command=list(command),
+        command=[word.encode("utf-8", "backslashreplace").decode() for word in command],  # a path need not be text
         commit=project_commit(),
         versions={**installed_versions(), "torch": torch.version},
         machine=describe_machine(cpu_capability=torch.cpu_capability),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import tempfile
 import threading
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from harness.errors import RequestError
 from harness.execution import messages, processes
 from harness.execution.child import ChildStart, child_main
 from harness.execution.warden import Warden
@@ -80,8 +82,12 @@ class Nursery:
         self._watch_fork_server()
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=child_main, args=(theirs, start))
-        process.start()
-        theirs.close()
+        try:
+            process.start()
+        except (EOFError, OSError) as error:  # the fork server died, while it was importing or since
+            raise ChildNeverReady(None) from error
+        finally:
+            theirs.close()
         child = Child(process, ours, self)
         with self._lock:
             self._children.add(child)
@@ -103,7 +109,12 @@ class Nursery:
 
     def _watch_fork_server(self) -> None:
         """Start the fork server where there is none, and name it to the warden before it begins its long imports."""
-        multiprocessing.forkserver.ensure_running()
+        try:
+            multiprocessing.forkserver.ensure_running()
+        except OSError as error:  # a socket's path is bounded, and this one lies under TMPDIR
+            raise RequestError(
+                f"the fork server cannot be started under {tempfile.gettempdir()}: {error}; set TMPDIR to a short path"
+            ) from error
         self._warden.watch_root(multiprocessing.forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
 
     def forget(self, child: Child) -> None:

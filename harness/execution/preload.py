@@ -5,7 +5,10 @@ Imports only: a tensor operation here would start torch's thread pool, which a f
 
 from __future__ import annotations
 
+import signal
 from importlib import import_module
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the runner's; the fork server heeds it only once it serves
 
 for _name in (
     "torch",

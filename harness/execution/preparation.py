@@ -38,6 +38,8 @@ def prepare(
     profile = profile_named(request.profile)
     if request.mutant is not None and request.mutant not in all_mutants():
         raise RequestError(f'there is no mutant "{request.mutant}"; {nearest(request.mutant, all_mutants())}')
+    if request.seed is not None and request.seed < 0:
+        raise RequestError(f"--seed is {request.seed}; it must be 0 or more")
     for name, value in (("--examples", request.examples), ("--workers", request.workers or None)):
         if value is not None and value < 1:
             raise RequestError(f"{name} is {value}; it must be 1 or more")
@@ -52,6 +54,8 @@ def prepare(
         raise RequestError(
             f"--input and --case-seed reproduce one case in one cell, and {runs} are selected; add --cell and --case"
         )
+    if data and work[0].cases[0].examples == 1:
+        raise RequestError(f"--input is for cases that draw inputs, and {work[0].cases[0].id} takes none; leave it out")
     workers = min(request.workers or usable_cores(), len(work))
     return work, Settings(
         run_id=run_id,

@@ -6,15 +6,23 @@ pipe closes, whatever the reason, every group still on its list is killed, with 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from harness.errors import ExitCode, UserError
 from harness.execution import processes
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+class WardenLostError(UserError):
+    """Without a warden a killed runner would leave processes behind, so the run stops."""
+
+    exit_code = ExitCode.FAILED
 
 
 class Warden:
@@ -50,16 +58,22 @@ class Warden:
         """End the watch; the warden kills what is left and exits."""
         stdin = self._process.stdin
         assert stdin is not None
-        with self._lock:
+        with self._lock, contextlib.suppress(BrokenPipeError):  # a lost warden has been told of already
             stdin.close()
         self._process.wait(timeout=30)
 
     def _tell(self, line: str) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        with self._lock:
-            stdin.write(line.encode() + b"\n")
-            stdin.flush()
+        try:
+            with self._lock:
+                stdin.write(line.encode() + b"\n")
+                stdin.flush()
+        except BrokenPipeError:
+            raise WardenLostError(
+                f"the warden (process {self.pid}) is gone, so nothing would end the cells if this run were killed; "
+                "the run was stopped, what it recorded is kept; run it again"
+            ) from None
 
 
 def main() -> None:

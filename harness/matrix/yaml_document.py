@@ -130,6 +130,10 @@ def _shown(node: yaml.Node) -> str:
 
 
 def _scalar(node: yaml.ScalarNode, here: str) -> Any:
+    if any("\ud800" <= sign <= "\udfff" for sign in node.value):
+        raise RequestError(
+            f"{here}: {ascii(node.value)[:60]} holds half a character (a surrogate); write the whole one"
+        )
     if node.style is not None:  # quoted or a block: always text
         _refuse_tag(node, "tag:yaml.org,2002:str", here)
         return node.value

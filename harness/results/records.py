@@ -102,8 +102,8 @@ class CaseRecord(_Frozen):
     seed: int
     examples: int = Field(default=0, description="inputs that the case judged")
     discarded: int = Field(default=0, description="inputs that were drawn and did not fit")
-    seconds: float = Field(default=0.0, description="inside the case")
-    overhead_seconds: float = Field(default=0.0, description="around it, in the harness")
+    seconds: float = Field(default=0.0, allow_inf_nan=False, description="inside the case")
+    overhead_seconds: float = Field(default=0.0, allow_inf_nan=False, description="around it, in the harness")
     attempt: int = 1
     shrunk_input: dict[str, Any] | None = None
     reproduce: str = Field(default="", description="one shell line that shows the failure alone")

@@ -24,6 +24,8 @@ class Database:
     def __init__(self, target: str, *, create: bool) -> None:
         url = _url(target)
         self._is_sqlite = url.get_backend_name() == "sqlite"
+        if self._is_sqlite and url.database == ":memory:":
+            raise RequestError(f'the store "{target}" would be gone with this command; name a file')
         if self._is_sqlite:
             _check_file(url, create=create)
         self.name = url.render_as_string(hide_password=True) if "://" in target else target
@@ -34,6 +36,8 @@ class Database:
                 f'no driver for the store "{self.name}": {error}; for PostgreSQL install rl-gauntlet[postgres] and '
                 "write postgresql+psycopg://…"
             ) from None
+        except (TypeError, ValueError) as error:  # an option behind the question mark
+            raise RequestError(f'the store "{self.name}" cannot be opened: {error}; mend the URL') from None
         if self._is_sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)

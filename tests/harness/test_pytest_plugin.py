@@ -101,6 +101,20 @@ def test_a_cell_stays_on_one_worker(suite: Path, tmp_path: Path) -> None:
     assert outcomes == {Outcome.PASSED}
 
 
+def test_workers_collect_the_suite_wherever_pytest_is_started(suite: Path, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = unrelated\n")
+    (tmp_path / "unrelated").mkdir()
+    (tmp_path / "unrelated" / "test_one.py").write_text("def test_matches_oracle_of_gemma4():\n    pass\n")
+    bundle = tmp_path / "bundle"
+    done = run_pytest(
+        tmp_path,
+        *("--matrix", str(suite), "-n", "2", "-k", "gemma4 and empty-sequence", "--gauntlet-bundle", str(bundle)),
+    )
+    assert done.returncode == 0, done.stdout
+    (record,) = [record for record in read_bundle(bundle).records if isinstance(record, CaseRecord)]
+    assert (record.case, record.outcome) == ("rollout.empty-sequence", Outcome.PASSED)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

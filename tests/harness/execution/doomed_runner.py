@@ -6,6 +6,7 @@ Prints a line once the case is on its way.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,9 @@ from tests.harness.execution import misbehaving
 
 
 def main() -> None:
+    # Whoever started the tests may have had these ignored, as nohup and a shell's background do, and that is inherited.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with Nursery() as nursery:
         frame = Frame(
             run_id="r",

@@ -24,6 +24,7 @@ from harness.results.vocabulary import FailureClass, Outcome
         ),
         (Silence(exit_code=-signal.SIGSEGV, system_oom_kills=1), Outcome.CRASHED, FailureClass.CRASH_SIGNAL),
         (Silence(exit_code=0), Outcome.CRASHED, FailureClass.CONTRACT),
+        (Silence(exit_code=255), Outcome.CRASHED, FailureClass.INFRA_WORKER_LOST),
         (Silence(exit_code=None), Outcome.CRASHED, FailureClass.INFRA_WORKER_LOST),
         (Silence(never_ready=True, exit_code=-9), Outcome.CRASHED, FailureClass.INFRA_START),
         (Silence(broken_message="x"), Outcome.CRASHED, FailureClass.INFRA_WORKER_LOST),

@@ -232,6 +232,8 @@ def test_what_is_no_store_is_refused_in_one_sentence_and_left_as_it_was(tmp_path
         ("nonsense://x", "no driver for the store"),
         ("://", "is not a database URL"),
         ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "would be gone with this command"),
+        ("sqlite:///x.sqlite?timeout=abc", "cannot be opened"),
         ("postgresql+nonsense://user:secret@host/db", "no driver for the store"),
     ],
 )
