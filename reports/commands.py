@@ -41,7 +41,8 @@ def nightly(
             run_ids = opened.run_ids()
             if not run_ids:
                 raise NothingMeasuredError(
-                    f'the store "{opened.name}" holds no run to report; load some with `rl-gauntlet ingest`'
+                    f'the store "{opened.name}" holds no run to report (those with a mutant and reproductions do not '
+                    "count); load some with `rl-gauntlet ingest`, or name one with --bundle"
                 )
             run = opened.bundle(run_ids[-1])
     report = render_nightly(run)

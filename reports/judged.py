@@ -13,7 +13,7 @@ from harness.results.bundle import Bundle
 from harness.results.records import CaseRecord, PlannedCase, PlannedCell
 from harness.results.store import Store, as_utc
 from harness.results.summary import CaseStatus, CellSummary, Summary, judge_cell, summarise
-from harness.results.vocabulary import Evidence, Verdict
+from harness.results.vocabulary import Evidence, Outcome, Verdict
 
 
 class CellKey(NamedTuple):
@@ -97,11 +97,14 @@ def states(runs: Iterable[JudgedRun]) -> dict[CellKey, CellState]:
             plans[key] = summary.plan
             judged = {status.case: status for status in summary.cases}
             for case in summary.plan.cases:
+                status, known = judged.get(case.case), statuses[key].get(case.case)
+                if status is not None and status.outcome is Outcome.NOT_RUN and known is not None and known.failed:
+                    continue  # planned and not reached: a pass does not outlast that, and a failure is not mended by it
                 planned[key][case.case] = case
                 run_of[key][case.case] = run
                 statuses[key].pop(case.case, None)
-                if case.case in judged:
-                    statuses[key][case.case] = judged[case.case]
+                if status is not None:
+                    statuses[key][case.case] = status
     return {
         key: CellState(
             key=key,

@@ -99,7 +99,7 @@ def _no_run(store: Store, period: Period) -> str:
     remedy = (
         f'its last run is "{all_runs[-1]}"; choose another week with --week'
         if all_runs
-        else "it holds no run at all; load some with `rl-gauntlet ingest`"
+        else "it holds no run that counts (mutants and reproductions do not); load some with `rl-gauntlet ingest`"
     )
     return f'no run in the store "{store.name}" started between {period.first} and {period.last}: {remedy}'
 

@@ -106,6 +106,7 @@ def run(
         threads_per_worker=settings.limits.threads,
         command=["rl-gauntlet", *sys.argv[1:]],
         mutant=mutant,
+        reproduction=any(given is not None for given in (input_json, case_seed, examples)),
     )
     writer = BundleWriter(folder, header)
     records: list[Record] = []

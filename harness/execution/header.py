@@ -30,6 +30,7 @@ def new_header(
     threads_per_worker: int,
     command: Sequence[str],
     mutant: str | None = None,
+    reproduction: bool = False,
 ) -> RunHeader:
     """Raises NothingMeasuredError when torch cannot be used on this machine."""
     try:
@@ -53,6 +54,7 @@ def new_header(
         threads_per_worker=threads_per_worker,
         seed=seed,
         mutant=mutant,
+        reproduction=reproduction,
         planned=plan.cells,
         excluded=plan.excluded,
     )

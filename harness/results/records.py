@@ -77,6 +77,7 @@ class RunHeader(_Frozen):
     threads_per_worker: int
     seed: int
     mutant: str | None = None
+    reproduction: bool = Field(default=False, description="judged a given input, seed or number: it closes no failure")
     planned: tuple[PlannedCell, ...]
     excluded: tuple[Exclusion, ...] = ()
 

@@ -73,8 +73,12 @@ class Store:
         return Loaded(run_id=header.run_id, new_run=known is None, results=len(results), step_metrics=len(steps))
 
     def run_ids(self, *, since: datetime | None = None, until: datetime | None = None) -> list[str]:
-        """Ids of runs that started in [since, until), oldest first; mutants' runs, made to fail, are left out."""
-        query = sa.select(run.c.run_id).where(run.c.mutant.is_(None)).order_by(run.c.started, run.c.run_id)
+        """Ids of runs that started in [since, until), oldest first.
+
+        Left out are mutants' runs, made to fail, and reproductions, whose one input closes no failure.
+        """
+        query = sa.select(run.c.run_id).where(run.c.mutant.is_(None), ~run.c.reproduction)
+        query = query.order_by(run.c.started, run.c.run_id)
         if since is not None:
             query = query.where(run.c.started >= _second(since))
         if until is not None:
@@ -170,6 +174,7 @@ def _run_row(bundle: Bundle) -> dict[str, Any]:
         "commit": header.commit,
         "machine_class": header.machine.machine_class,
         "mutant": header.mutant,
+        "reproduction": header.reproduction,
         "finished": end.finished if end else None,
         "exit_code": end.exit_code if end else None,
         "damaged": json.dumps([[damage.line, damage.why] for damage in bundle.damaged]),

@@ -21,6 +21,7 @@ run = Table(
     Column("commit", String, nullable=False),
     Column("machine_class", String, nullable=False),
     Column("mutant", String),
+    Column("reproduction", Boolean, nullable=False),
     Column("finished", String, doc="null while the run has no end"),
     Column("exit_code", Integer),
     Column("damaged", Text, nullable=False, doc="JSON: pairs of line and why"),

@@ -179,7 +179,7 @@ def test_a_first_week_has_nothing_to_compare_with(tmp_path, store):
 
 
 def test_a_week_without_a_run_names_the_last_one_there_is(tmp_path, store):
-    with pytest.raises(NothingMeasuredError, match="holds no run at all"):
+    with pytest.raises(NothingMeasuredError, match="holds no run that counts"):
         read(store)
     load(store, builders.night(tmp_path / "b", cells=CELLS[:1], cases=("x.y",)))
     with pytest.raises(
@@ -195,6 +195,22 @@ def test_runs_of_mutants_are_not_part_of_a_week(tmp_path, store):
     )
     with pytest.raises(NothingMeasuredError):
         read(store)
+
+
+def test_a_failure_stays_open_after_a_reproduction_and_after_a_run_that_did_not_reach_it(tmp_path, store):
+    cell, plan = CELLS[0], [planned_cell(CELLS[0], ("x.y",))]
+    failed = header(plan, started=MONDAY)
+    red = case(failed, cell, "x.y", Outcome.FAILED, failure_class=FailureClass.CONTRACT, by_assertion=True)
+    again = header(plan, started=MONDAY + timedelta(hours=1), reproduction=True)
+    cut = header(plan, started=MONDAY + timedelta(hours=2))
+    load(
+        store,
+        builders.bundle(tmp_path / "failed", failed, [red], end=1),
+        builders.bundle(tmp_path / "again", again, [case(again, cell, "x.y")]),
+        builders.bundle(tmp_path / "cut", cut, [], end=None),
+    )
+    (cell_week,) = gather(store, iso_week("2026-W49")).cells
+    assert list(cell_week.state.failing) == ["x.y"]
 
 
 def test_only_smoke_and_killed_runs_give_no_green(tmp_path, store):
