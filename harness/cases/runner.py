@@ -154,7 +154,7 @@ class _Judge:
         except UnsatisfiedAssumption:
             raise
         except Exception as error:
-            if _ran_out_of_memory(error):
+            if ran_out_of_memory(error):
                 raise _OutOfMemory(error) from error
             self._fail(_failure(error, case=self._case, data=data), text)
         else:
@@ -215,5 +215,6 @@ def _failure(error: Exception, *, case: Case, data: dict[str, Any] | None) -> _F
     )
 
 
-def _ran_out_of_memory(error: Exception) -> bool:
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether this is the host's memory running out, by type or by the wording of torch's CPU allocator."""
     return isinstance(error, MemoryError) or "can't allocate memory" in str(error)

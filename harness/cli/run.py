@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -28,8 +28,11 @@ from harness.cli.selecting import (
 from harness.errors import UserError
 from harness.results import paths
 from harness.results.bundle import BundleWriter, read_bundle
-from harness.results.records import Record
+from harness.results.records import Record, RunHeader
 from harness.results.summary import Summary, summarise
+
+if TYPE_CHECKING:
+    from harness.execution.local import CellWork, Settings
 
 
 def run(
@@ -60,14 +63,12 @@ def run(
     cell: CellOption = None,
     case: CaseOption = None,
 ) -> None:
-    """Run a suite and leave a bundle. 0: all selected cells passed, 1: a cell failed, 3: nothing was measured."""
-    from rich.console import Console
+    """Run a suite and leave a bundle.
 
+    Exit codes: 0 all selected cells passed, 1 a cell failed, 2 the request was wrong, 3 nothing was measured.
+    """
     from harness.cases.registry import all_cases
-    from harness.cli.progress import RunProgress
-    from harness.cli.tables import print_cells
     from harness.execution.header import new_header, new_run_id
-    from harness.execution.local import execute
     from harness.execution.preparation import Request, prepare
     from harness.matrix.plan import make_plan
 
@@ -108,6 +109,21 @@ def run(
         mutant=mutant,
         reproduction=any(given is not None for given in (input_json, case_seed, examples)),
     )
+    summary = _recorded(header, work, settings, folder=folder, quiet=as_json)
+    if as_json:
+        print_json(as_data(summary, folder))
+    else:
+        _show(summary, folder, mutant=mutant)
+    raise typer.Exit(int(summary.exit_code))
+
+
+def _recorded(header: RunHeader, work: Sequence[CellWork], settings: Settings, *, folder: Path, quiet: bool) -> Summary:
+    """Run it, record by record; what is returned is read back from disk. Raises Stopped on Ctrl-C and SIGTERM."""
+    from rich.console import Console
+
+    from harness.cli.progress import RunProgress
+    from harness.execution.local import execute
+
     writer = BundleWriter(folder, header)
     records: list[Record] = []
 
@@ -116,24 +132,25 @@ def run(
         records.append(record)
         progress.recorded(record)
 
-    console = Console()
     signal.signal(signal.SIGTERM, _stop)
-    with RunProgress(console, sum(len(entry.cases) for entry in work), quiet=as_json) as progress:
+    with RunProgress(Console(), sum(len(entry.cases) for entry in work), quiet=quiet) as progress:
         try:
             execute(work, settings, on_record=keep, on_start=progress.started)
         except KeyboardInterrupt:
             raise Stopped(f'stopped after {len(records)} records, which are kept in "{folder}"') from None
-    code = summarise(header, records).exit_code
-    writer.finish(int(code))
-    summary = summarise(header, read_bundle(folder).records)  # what is shown is what lies on disk
-    if as_json:
-        print_json(as_data(summary, folder))
-    else:
-        print_cells(console, summary)
-        for line in failure_lines(summary):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        console.print(f"bundle: {folder}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(int(code))
+    writer.finish(int(summarise(header, records).exit_code))
+    return summarise(header, read_bundle(folder).records)
+
+
+def _show(summary: Summary, folder: Path, *, mutant: str | None) -> None:
+    from rich.console import Console
+
+    from harness.cli.tables import print_cells
+
+    console = Console()
+    print_cells(console, summary)
+    for line in (*failure_lines(summary), *mutant_lines(summary, mutant), f"bundle: {folder}"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def as_data(summary: Summary, folder: Path) -> dict[str, Any]:
@@ -178,6 +195,13 @@ def failure_lines(summary: Summary) -> Iterator[str]:
                 yield f"{record.outcome} ({record.failure_class}): {record.cell} {record.case}"
                 yield f"  {record.message}"
                 yield f"  again: {record.reproduce}"
+
+
+def mutant_lines(summary: Summary, mutant: str | None) -> Iterator[str]:
+    """That a defect was in place, and how often its code ran: green with it says nothing of the sound code."""
+    if mutant is not None:
+        counted = [status.record.mutant_hits or 0 for cell in summary.cells for status in cell.cases if status.record]
+        yield f"with the mutant {mutant} in place, whose code ran {max(counted, default=0)} times or more"
 
 
 class Stopped(UserError):

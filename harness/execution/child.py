@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness.cases.base import Case, Context
 from harness.cases.registry import all_cases
-from harness.cases.runner import run_case
+from harness.cases.runner import ran_out_of_memory, run_case
 from harness.execution import messages
 from harness.matrix.cell import Cell
 from harness.subjects.protocol import Subject
@@ -74,7 +74,7 @@ def _serve(connection: Connection, start: ChildStart) -> None:
                 messages.send(connection, messages.Built(seconds=time.perf_counter() - began))
                 answer = _answer(connection, start, subject, request)
             except Exception as error:
-                if is_out_of_memory(error):
+                if ran_out_of_memory(error):
                     messages.send(
                         connection, messages.OutOfMemory(message=str(error) or "MemoryError", detail=_last_traceback())
                     )
@@ -112,11 +112,6 @@ def _answer(connection: Connection, start: ChildStart, subject: Subject, request
         start.cases()[request.case], context, seed=request.seed, examples=request.examples, data=request.data
     )
     return messages.Answer(**asdict(answer))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is the host's memory running out, by type or by the wording of torch's CPU allocator."""
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def _redirect_output(log: Path) -> None:
