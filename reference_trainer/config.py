@@ -14,10 +14,17 @@ from reference_trainer.config_errors import ConfigError, first_problem
 
 __all__ = [
     "AlgorithmConfig",
+    "Architecture",
     "BatchConfig",
     "ConfigError",
+    "DistillationConfig",
+    "DrafterConfig",
+    "LogProbConfig",
+    "LogProbVariant",
+    "LoraConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "OverlongConfig",
     "RolloutConfig",
     "TaskConfig",
     "TrainerConfig",
@@ -41,6 +48,7 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 Natural = Annotated[int, Field(strict=True, ge=0)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Switch = Annotated[bool, Field(strict=True)]
+Architecture = Literal["qwen3", "qwen3.5", "qwen3.5-moe", "qwen3.5-vl", "gemma4", "gemma4-vl", "llama"]
 
 
 class _Section(BaseModel):
@@ -49,40 +57,110 @@ class _Section(BaseModel):
     )
 
 
-class ModelConfig(_Section):
-    """Which transformers class is built, from a configuration alone."""
+class LoraConfig(_Section):
+    """Low-rank adapters on the policy (peft); the base is frozen, and the reference policy is the base."""
 
-    architecture: Literal["qwen3", "qwen3.5", "gemma4"]
-    """Family of the policy: Qwen3ForCausalLM, Qwen3_5ForCausalLM or Gemma4ForCausalLM."""
-    config: dict[str, Any] = Field(min_length=1)
+    rank: Count
+    """Rank of each adapter."""
+    alpha: Positive = 16.0
+    """The adapter's product is scaled by alpha / rank."""
+    targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    """Names of the linear layers that get one, or all of them but the head."""
+
+
+class DrafterConfig(_Section):
+    """A small model that proposes tokens for the policy to check, trained beside it."""
+
+    kind: Literal["mtp", "assistant"]
+    """mtp: blocks of the policy's own kind over its last hidden states; assistant: Gemma4's drafter."""
+    layers: Count = 1
+    """Decoder layers of the drafter."""
+    loss_coefficient: NonNegative = 0.1
+    """Weight of its loss; 0 leaves it as it was drawn."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the assistant's text configuration; what is left out is the policy's."""
+
+
+class ModelConfig(_Section):
+    """Which transformers class is built, from a configuration alone or from a user's weights."""
+
+    architecture: Architecture
+    """Family of the policy; `reference_trainer/models/families.py` says which classes it means."""
+    config: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the family's transformers configuration; sizes have no default here."""
+    checkpoint: str | None = None
+    """Folder with the user's own weights (size `local`); its config.json decides the sizes. Null: random weights."""
     init_std: Positive = 0.05
     """Standard deviation of the random matrices; the library's own 0.02 leaves a tiny model near uniform."""
+    lora: LoraConfig | None = None
+    """Adapters; null trains all parameters."""
+    drafter: DrafterConfig | None = None
+    """Drafter; null for none, whatever the architecture or a checkpoint could have."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelConfig:
+        if not self.config and self.checkpoint is None:
+            raise ValueError("model.config is empty and there is no model.checkpoint; give one of them")
+        if self.config and self.checkpoint is not None:
+            raise ValueError("model.config and model.checkpoint both say the sizes; the checkpoint has its own config")
+        return self
+
+
+class OverlongConfig(_Section):
+    """DAPO's soft punishment of long responses: the score falls linearly over the last tokens of the budget."""
+
+    enabled: Switch = True
+    """False is as if the section were not there."""
+    length: Natural = 0
+    """Tokens of the budget over which it falls; at least 1 and at most rollout.max_tokens when enabled."""
+    factor: NonNegative = 1.0
+    """Most that is taken away."""
+
+
+class DistillationConfig(_Section):
+    """On-policy distillation: the policy's distribution is drawn to a teacher's on its own responses."""
+
+    coefficient: Positive = 1.0
+    """Weight of the term."""
+    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
+    """KL(policy || teacher), KL(teacher || policy), or the generalised Jensen-Shannon divergence (GKD)."""
+    jsd_beta: Annotated[_Number, Field(gt=0, lt=1)] = 0.5
+    """Weight of the teacher in jsd's mixture."""
+    top_k: Natural = 0
+    """Only the teacher's k likeliest tokens; 0 takes the whole vocabulary."""
+    tail: Literal["lumped", "renormalised"] = "lumped"
+    """What top-k leaves over: one token more, or nothing and both sides brought back to 1."""
+    teacher_steps: Natural = 100
+    """Supervised updates by which the teacher is ahead of the policy's warm start."""
+    teacher_checkpoint: str | None = None
+    """Folder with a teacher of the policy's architecture; null makes one by `teacher_steps`."""
 
 
 class AlgorithmConfig(_Section):
     """What is optimised. Every term of the loss uses the same `aggregation`."""
 
-    name: Literal["ppo", "grpo"]
-    """ppo trains a critic beside the policy; grpo compares the samples of one prompt."""
-    advantage: Literal["gae", "grpo"] | None = None
-    """Estimator of the advantage; null takes the one of the algorithm."""
+    advantage: Literal["gae", "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "none"]
+    """Estimator of the advantage. gae trains a critic beside the policy, remax samples a greedy baseline."""
     gamma: Fraction = 1.0
-    """Discount per token (GAE)."""
+    """Discount per token (gae, reinforce_pp)."""
     lam: Fraction = 0.95
     """GAE's lambda: 0 trusts the critic one token ahead, 1 the whole return."""
     whiten: Switch = True
-    """GAE advantages are brought to mean 0 and deviation 1 over the rollout batch."""
-    policy_loss: Literal["ppo_clip"] = "ppo_clip"
-    """Surrogate of the policy gradient."""
-    clip_low: Annotated[_Number, Field(ge=0, lt=1)] = 0.2
+    """Advantages of gae and reinforce_pp* are brought to mean 0 and deviation 1 over the rollout batch."""
+    policy_loss: Literal["ppo_clip", "gspo", "cispo", "none"] = "ppo_clip"
+    """Surrogate of the policy gradient; none leaves it out (pure distillation)."""
+    clip_low: Fraction = 0.2
     """The ratio is clipped below at 1 - clip_low."""
     clip_high: NonNegative = 0.2
     """The ratio is clipped above at 1 + clip_high."""
+    dual_clip: Annotated[_Number, Field(gt=1)] | None = None
+    """Bound on ratio × |advantage| where the advantage is negative (ppo_clip); null for none."""
     kl: Literal["none", "k1", "k2", "k3", "abs"] = "none"
-    """Estimator of the KL divergence to the reference policy that is added to the loss."""
+    """Estimator of the KL divergence to the reference policy."""
+    kl_placement: Literal["loss", "reward"] = "loss"
+    """Whether the KL is a term of the loss, or is taken from each token's reward (gae, reinforce_pp)."""
     kl_coefficient: NonNegative = 0.0
-    """Weight of the KL term."""
+    """Weight of the KL."""
     value_clip: Positive | None = 0.2
     """The critic's change since the rollout is clipped to this; null for no clipping."""
     value_coefficient: Positive = 0.5
@@ -105,30 +183,56 @@ class AlgorithmConfig(_Section):
     """Whether a group's advantages are divided by its deviation (GRPO) or left as differences (Dr. GRPO)."""
     singleton: Literal["zero", "score"] = "zero"
     """Advantage of a sample alone in its group: 0, or its score."""
-
-    @property
-    def advantage_estimator(self) -> Literal["gae", "grpo"]:
-        """The estimator in force."""
-        return self.advantage or ("gae" if self.has_critic else "grpo")
+    correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
+    """Importance weight of the trainer's old policy over the engine's: cut at the cap, or 0 outside the bounds."""
+    correction_cap: Annotated[_Number, Field(ge=1)] = 2.0
+    """Upper bound of the weight."""
+    correction_floor: Annotated[_Number, Field(ge=0, le=1)] = 0.0
+    """Lower bound of a masked weight; 0 for none."""
+    overlong: OverlongConfig | None = None
+    """Soft punishment of long responses; null for none."""
+    dynamic_sampling: Natural = 0
+    """Further rollouts of a step to replace groups whose scores are all equal (DAPO); 0 keeps them."""
+    distillation: DistillationConfig | None = None
+    """A teacher's distribution as a term of the loss; null for none."""
 
     @property
     def has_critic(self) -> bool:
-        return self.name == "ppo"
+        return self.advantage == "gae"
+
+    @property
+    def penalises_overlong(self) -> bool:
+        return self.overlong is not None and self.overlong.enabled
 
     @model_validator(mode="after")
     def _consistent(self) -> AlgorithmConfig:
-        if self.advantage == "gae" and not self.has_critic:
-            raise ValueError('algorithm.advantage "gae" needs a critic, which "grpo" does not train; use name "ppo"')
-        if self.advantage == "grpo" and self.has_critic:
-            raise ValueError(
-                'algorithm.advantage "grpo" would leave the critic of "ppo" without a use; use name "grpo"'
-            )
         if self.kl == "none" and self.kl_coefficient > 0:
             raise ValueError(
                 f'algorithm.kl_coefficient {self.kl_coefficient} has no effect with kl "none"; name one or set 0'
             )
         if self.kl != "none" and self.kl_coefficient == 0:
             raise ValueError(f'algorithm.kl "{self.kl}" has no effect with kl_coefficient 0; set one, or kl "none"')
+        if self.kl_placement == "reward" and self.kl != "none" and self.advantage not in ("gae", "reinforce_pp"):
+            raise ValueError(
+                f'algorithm.kl_placement "reward" needs rewards per token, which advantage "{self.advantage}" has '
+                'not; use "loss"'
+            )
+        if (self.advantage == "none") != (self.policy_loss == "none"):
+            raise ValueError(
+                f'algorithm.advantage "{self.advantage}" and policy_loss "{self.policy_loss}" go together: both '
+                '"none", or neither'
+            )
+        if self.policy_loss == "none" and self.distillation is None:
+            raise ValueError('algorithm.policy_loss "none" leaves nothing to train on; add "distillation"')
+        if self.dual_clip is not None and self.policy_loss != "ppo_clip":
+            raise ValueError(f'algorithm.dual_clip has no effect with policy_loss "{self.policy_loss}"; set it to null')
+        if self.correction == "none" and (self.correction_cap, self.correction_floor) != (2.0, 0.0):
+            raise ValueError('algorithm.correction_cap and correction_floor have no effect with correction "none"')
+        if self.correction.endswith("truncate") and self.correction_floor > 0:
+            raise ValueError(
+                f"algorithm.correction_floor {self.correction_floor} has no effect with correction "
+                f'"{self.correction}"; set 0, or mask'
+            )
         return self
 
 
@@ -164,6 +268,12 @@ class RolloutConfig(_Section):
     """Budget of a response, the end token included."""
     max_rows: Count = 256
     """Most rows that the sampler decodes at once."""
+    max_prompt_tokens: Count | None = None
+    """A longer prompt is dropped and counted in the metrics; null takes any that the model has positions for."""
+    draft_tokens: Natural = 0
+    """Tokens that the model's drafter proposes at a time; 0 decodes without it."""
+    draft_rows: Count = 16
+    """Most rows that are decoded together when drafting: the row with the fewest accepted drafts holds up the rest."""
 
 
 class OptimizerConfig(_Section):
@@ -196,6 +306,26 @@ class BatchConfig(_Section):
     """Passes over each rollout batch."""
 
 
+LogProbVariant = Literal["dense", "logsumexp", "chunked", "fused"]
+
+
+class LogProbConfig(_Section):
+    """How log-probs are computed from hidden states. Equal values up to rounding; what differs is memory and time.
+
+    dense: softmax over all logits; logsumexp: one gathered logit minus a log-sum-exp; chunked: the same over a few
+    positions at a time; fused: from hidden states without ever holding the logits, computed again in the backward pass.
+    """
+
+    actor: LogProbVariant = "dense"
+    """Of the policy that is trained."""
+    reference: LogProbVariant = "dense"
+    """Of the reference policy, and of the policy's own log-probs before the update."""
+    distillation: Literal["dense", "fused"] = "dense"
+    """Of the divergence to the teacher."""
+    chunk: Count = 512
+    """Positions of one chunk (chunked, fused)."""
+
+
 class WarmStartConfig(_Section):
     """A short supervised training, so that a random model has something to improve."""
 
@@ -218,6 +348,8 @@ class TrainerConfig(_Section):
     """Prompts and rewards."""
     rollout: RolloutConfig = RolloutConfig()
     """Sampling."""
+    log_prob: LogProbConfig = LogProbConfig()
+    """How log-probs are computed."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW and its schedule."""
     batch: BatchConfig = BatchConfig()
@@ -260,6 +392,17 @@ class TrainerConfig(_Section):
                 f"(task.prompts_per_step {self.task.prompts_per_step} × algorithm.group_size "
                 f"{self.algorithm.group_size}); choose a divisor"
             )
+        if self.rollout.draft_tokens and self.model.drafter is None:
+            raise ValueError(
+                f"rollout.draft_tokens {self.rollout.draft_tokens} needs a drafter; set model.drafter, or 0 tokens"
+            )
+        if self.algorithm.penalises_overlong:
+            assert self.algorithm.overlong is not None
+            length, budget = self.algorithm.overlong.length, self.rollout.max_tokens
+            if not 0 < length <= budget:
+                raise ValueError(
+                    f"algorithm.overlong.length {length} should be at least 1 and at most rollout.max_tokens {budget}"
+                )
         if self.optimizer.warmup_steps > self.total_updates:
             raise ValueError(
                 f"optimizer.warmup_steps {self.optimizer.warmup_steps} is more than the run's {self.total_updates} "
@@ -280,7 +423,7 @@ def load_config(mapping: Mapping[str, Any]) -> TrainerConfig:
 
 # The one key whose null says something else than its default: no clipping of the critic.
 _MEANINGFUL_NULLS = {("algorithm", "value_clip")}
-_FREE_FORM = {("model", "config"), ("task", "settings")}
+_FREE_FORM = {("model", "config"), ("model", "drafter", "config"), ("task", "settings")}
 
 
 def _without_nulls(mapping: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:

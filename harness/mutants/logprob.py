@@ -14,7 +14,7 @@ _LAYOUT = "logprob.layout-invariant"
 def _mask_of_the_response(hit: Hit) -> None:
     import torch
 
-    from reference_trainer.trainers import layout
+    from reference_trainer.data import layout
 
     sound = layout.lay_out
 
@@ -22,7 +22,7 @@ def _mask_of_the_response(hit: Hit) -> None:
         hit()
         batch = sound(rows, **how)
         seen = torch.zeros_like(batch.attention_mask)
-        for index, (_, response) in enumerate(rows):
+        for index, (_, response, _) in enumerate(rows):
             first = int(batch.predictor[index, 0]) + 1 if len(response) else 0
             seen[index, first : first + len(response)] = 1
         return replace(batch, attention_mask=seen)
@@ -31,7 +31,7 @@ def _mask_of_the_response(hit: Hit) -> None:
 
 
 def _labels_shifted_under_left_padding(hit: Hit) -> None:
-    from reference_trainer.trainers import layout
+    from reference_trainer.data import layout
 
     sound = layout.lay_out
 
@@ -44,7 +44,7 @@ def _labels_shifted_under_left_padding(hit: Hit) -> None:
 
 
 def _prompt_length_of_the_first_row(hit: Hit) -> None:
-    from reference_trainer.trainers import layout
+    from reference_trainer.data import layout
 
     sound = layout.lay_out
 
@@ -54,8 +54,8 @@ def _prompt_length_of_the_first_row(hit: Hit) -> None:
         if side == "left" or not rows:
             return batch
         predictor = batch.predictor.clone()
-        for index, (prompt, response) in enumerate(rows):
-            predictor[index, : len(response)] += len(rows[0][0]) - len(prompt)
+        for index, (prompt, response, _) in enumerate(rows):
+            predictor[index, : len(response)] += len(rows[0].prompt) - len(prompt)
         return replace(batch, predictor=predictor.clamp(max=batch.input_ids.shape[1] - 1))
 
     replace_everywhere(sound, defective)
@@ -64,7 +64,7 @@ def _prompt_length_of_the_first_row(hit: Hit) -> None:
 def _padding_is_attended(hit: Hit) -> None:
     import torch
 
-    from reference_trainer.trainers import layout
+    from reference_trainer.data import layout
 
     sound = layout.lay_out
 

@@ -28,6 +28,7 @@ from harness.subjects.protocol import (
 from harness.subjects.reference_settings import trainer_config
 from harness.subjects.reference_update import UpdateProbe
 from reference_trainer.data import padding
+from reference_trainer.data.layout import Row
 from reference_trainer.models.build import transformers_config
 from reference_trainer.rollout.engine import RolloutEngine, SamplingRequest
 from reference_trainer.rollout.replicas import ReplicaPool
@@ -101,7 +102,7 @@ class ReferenceSubject:
     ) -> list[np.ndarray]:
         order = layout.order or range(len(rows))
         found = self._trainer[0].log_probs(
-            [rows[index] for index in order],
+            [Row(*rows[index]) for index in order],
             side=layout.side,  # type: ignore[arg-type]
             extra_padding=layout.extra_padding,
             rows_per_batch=layout.rows_per_batch,

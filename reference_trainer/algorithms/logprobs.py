@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from reference_trainer.config import LogProbVariant
+
 
 def at_least_float32(x: torch.Tensor) -> torch.Tensor:
     """Widen half precision to float32, in which sums over a vocabulary keep their digits."""
@@ -32,3 +34,20 @@ def entropy(logits: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
     log_probs = torch.log_softmax(at_least_float32(logits) / temperature, dim=-1)
     possible = log_probs.masked_fill(log_probs == -torch.inf, 0.0)  # 0 · -inf would be NaN
     return -(log_probs.exp() * possible).sum(-1)
+
+
+def log_probs_from_hidden(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    variant: LogProbVariant = "dense",
+    chunk: int = 512,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-prob of each label and entropy at it, `(N,)` each, from hidden states `(N, H)` and the head's `(V, H)`."""
+    logits = hidden @ weight.T  # (N, V)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return token_log_probs(logits, labels, temperature=temperature), entropy(logits, temperature=temperature)

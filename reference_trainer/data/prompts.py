@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from reference_trainer.config import ConfigError, TaskConfig
 from reference_trainer.config_errors import nearest_name
+from reference_trainer.data.images import Image
 from reference_trainer.data.tokenizer import encode, encode_chat
 
 Split = Literal["train", "held_out"]
@@ -30,6 +31,7 @@ class Task:
     prompt: tuple[int, ...]
     answer: str
     entry: dict[str, Any]
+    images: tuple[Image, ...] = ()
 
 
 class TaskSource:

@@ -7,7 +7,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from reference_trainer.config import ModelConfig
+from reference_trainer.data.layout import RowBatch
 from reference_trainer.models.build import build_policy
+from reference_trainer.models.outputs import last_hidden_states
 
 
 class Critic(nn.Module):
@@ -20,14 +22,9 @@ class Critic(nn.Module):
         nn.init.zeros_(self.value_head.weight)  # the first values are 0: no random baseline
         nn.init.zeros_(self.value_head.bias)
 
-    def forward(
-        self, *, input_ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor
-    ) -> torch.Tensor:
-        """Ids, mask and positions `(B, L)`; returns values `(B, L)`."""
-        hidden = self.backbone(
-            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
-        ).last_hidden_state  # (B, L, H)
-        return self.value_head(hidden).squeeze(-1)
+    def forward(self, batch: RowBatch) -> torch.Tensor:
+        """Values `(B, L)`."""
+        return self.value_head(last_hidden_states(self.backbone, batch)).squeeze(-1)
 
     @torch.no_grad()
     def start_from(self, policy: PreTrainedModel) -> None:
@@ -38,4 +35,4 @@ class Critic(nn.Module):
 def build_critic(model: ModelConfig, *, seed: int, dtype: torch.dtype) -> Critic:
     """A critic of the policy's architecture, in evaluation mode."""
     policy = build_policy(model, seed=seed, dtype=dtype)
-    return Critic(policy.model, policy.config.hidden_size).to(dtype).eval()
+    return Critic(policy.model, policy.config.get_text_config().hidden_size).to(dtype).eval()

@@ -9,7 +9,8 @@ import torch
 
 from reference_trainer.algorithms.advantages import gae, group_advantages, whiten
 from reference_trainer.config import AlgorithmConfig
-from reference_trainer.trainers.layout import Row
+from reference_trainer.data.images import Image
+from reference_trainer.data.layout import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +26,12 @@ class Trajectory:
     """Of the policy that sampled it; None: the trainer computes them with its current policy."""
     mask: tuple[int, ...] | None = None
     """Which response tokens count (1); None counts them all."""
+    images: tuple[Image, ...] = ()
+    """Of the prompt."""
 
     @property
     def row(self) -> Row:
-        return self.prompt, self.response
+        return Row(self.prompt, self.response, self.images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Experience:
     def select(self, indices: Sequence[int]) -> Experience:
         """These rows, in this order, cut to their longest response."""
         rows = tuple(self.rows[index] for index in indices)
-        longest = max((len(response) for _, response in rows), default=0)
+        longest = max((len(row.response) for row in rows), default=0)
         index = torch.tensor(list(indices), dtype=torch.int64, device=self.mask.device)
         tensors = {
             field.name: value[index, :longest]
@@ -97,7 +100,7 @@ def estimate_advantages(
     values: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Advantages `(B, T)` of the configured estimator, and returns with a critic; scores `(B,)`, mask `(B, T)`."""
-    if algorithm.advantage_estimator == "grpo":
+    if algorithm.advantage == "grpo":
         per_row = group_advantages(
             scores,
             groups,

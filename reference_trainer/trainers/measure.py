@@ -33,7 +33,7 @@ def measure_step(
 ) -> StepMetrics:
     """All figures are finite when some or all responses are empty."""
     lengths = [len(sample.tokens) for sample in samples]
-    prompt_lengths = [len(prompt) for prompt, _ in experience.rows]
+    prompt_lengths = [len(row.prompt) for row in experience.rows]
     gaps = log_prob_gaps(samples, experience.old_log_probs)
     return StepMetrics(
         step=step,

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from reference_trainer.config import TrainerConfig
+from reference_trainer.data.layout import Row, RowBatch, lay_out
 from reference_trainer.data.padding import Side
 from reference_trainer.data.prompts import Task, TaskSource
 from reference_trainer.determinism import deterministic_algorithms
@@ -31,7 +32,6 @@ from reference_trainer.trainers.experience import (
     given_log_probs,
 )
 from reference_trainer.trainers.forward import in_chunks, response_log_probs, response_values
-from reference_trainer.trainers.layout import Row, RowBatch, lay_out
 from reference_trainer.trainers.measure import measure_step
 from reference_trainer.trainers.phases import PhaseClock
 from reference_trainer.trainers.update import Updater, UpdateResult
@@ -213,7 +213,7 @@ class SyncTrainer:
             log_probs, _ = response_log_probs(
                 self.policy, batch, temperature=self.config.rollout.temperature if temperature is None else temperature
             )
-            answers += [row[: len(response)] for row, (_, response) in zip(log_probs, part, strict=True)]
+            answers += [found[: len(row.response)] for found, row in zip(log_probs, part, strict=True)]
         return answers
 
     def fingerprint(self) -> str:
@@ -273,7 +273,7 @@ class SyncTrainer:
         """Largest log-prob gap between the engine and the policy, on a few greedy responses to held-out prompts."""
         tasks = self._held_out.tasks(0, _PROBES_PER_REPLICA * self.config.dp)
         samples = self.engine.generate(self._greedy_requests(tasks))
-        rows = [(task.prompt, sample.tokens) for task, sample in zip(tasks, samples, strict=True)]
+        rows = [Row(task.prompt, sample.tokens, task.images) for task, sample in zip(tasks, samples, strict=True)]
         ours = self.log_probs(rows, temperature=1.0)  # an engine tells a greedy token's log-prob at temperature 1
         return max(
             (

@@ -17,10 +17,10 @@ from reference_trainer.algorithms.aggregation import Denominators, aggregate, de
 from reference_trainer.algorithms.kl import kl_estimate
 from reference_trainer.algorithms.losses import ppo_clip_loss, value_loss
 from reference_trainer.config import TrainerConfig
+from reference_trainer.data.layout import lay_out
 from reference_trainer.models.critic import Critic
 from reference_trainer.trainers.experience import Experience
 from reference_trainer.trainers.forward import response_log_probs, response_values
-from reference_trainer.trainers.layout import lay_out
 from reference_trainer.trainers.schedule import learning_rate_factor
 
 

@@ -6,10 +6,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from reference_trainer.config import TrainerConfig
+from reference_trainer.data.layout import Row, lay_out
 from reference_trainer.data.prompts import Task, TaskSource
 from reference_trainer.data.tokenizer import encode
 from reference_trainer.trainers.forward import response_log_probs
-from reference_trainer.trainers.layout import Row, lay_out
 
 
 def train_on_answers(
@@ -37,4 +37,4 @@ def train_on_answers(
 
 def answered(task: Task, tokenizer: PreTrainedTokenizerFast) -> Row:
     """The prompt with its right answer and the end token."""
-    return task.prompt, (*encode(tokenizer, task.answer), tokenizer.eos_token_id)
+    return Row(task.prompt, (*encode(tokenizer, task.answer), tokenizer.eos_token_id), task.images)

@@ -30,7 +30,7 @@ def tiny_cell() -> Cell:
         topology="dp1",
         settings={
             "model": {"architecture": "qwen3", "config": TINY},
-            "algorithm": {"name": "grpo", "group_size": 4},
+            "algorithm": {"advantage": "grpo", "group_size": 4},
             "task": {"prompt": "expression", "prompts_per_step": 4, "eval_prompts": 4},
             "warm_start": {"steps": 2, "batch": 4},
             "batch": {"mini_batch": 16, "micro_batch": 8},

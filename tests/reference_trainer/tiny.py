@@ -47,7 +47,7 @@ def settings(model: str = "qwen3", algorithm: str = "grpo", /, **sections: Any) 
     """A whole small run; a mapping given for a section is merged into it."""
     base: dict[str, Any] = {
         "model": MODELS[model],
-        "algorithm": {"name": algorithm, "group_size": 2},
+        "algorithm": {"advantage": {"ppo": "gae"}.get(algorithm, algorithm), "group_size": 2},
         "task": {"prompt": "expression", "prompts_per_step": 4, "eval_prompts": 4},
         "rollout": {"max_tokens": 3},
         "batch": {"mini_batch": 4, "micro_batch": 2},

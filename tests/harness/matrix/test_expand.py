@@ -96,7 +96,7 @@ combine: [{model: qwen3, algorithm: grpo, settings: {algorithm: {group_size: 4}}
     assert settings["model"]["init_std"] == 0.05, "the model's entry is stronger than the defaults"
     assert settings["optimizer"]["lr"] < 9.0, "the algorithm's entry is stronger than the defaults"
     assert settings["optimizer"]["weight_decay"] == 0.5, "merged key by key"
-    assert settings["algorithm"] == {"name": "grpo", "group_size": 4}, "the block is strongest"
+    assert settings["algorithm"] == {"advantage": "grpo", "group_size": 4}, "the block is strongest"
 
 
 def test_where_a_setting_comes_from_is_known(expanded: Expanded, matrices: Path) -> None:

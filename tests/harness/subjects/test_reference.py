@@ -88,7 +88,7 @@ def test_a_training_tells_each_step_and_repeats_itself(subject: ReferenceSubject
 
 
 def test_a_wrong_setting_is_told_in_a_sentence_before_anything_is_built(tiny_cell: Cell) -> None:
-    settings: dict[str, Any] = {**tiny_cell.settings, "algorithm": {"name": "grpo", "clip_lo": 0.1}}
+    settings: dict[str, Any] = {**tiny_cell.settings, "algorithm": {"advantage": "grpo", "clip_lo": 0.1}}
     wrong = replace(tiny_cell, settings=settings)
     with pytest.raises(RequestError, match=r'cell cpu/qwen3/grpo/.*: unknown key "algorithm.clip_lo".*"clip_low"'):
         validate_settings(wrong)

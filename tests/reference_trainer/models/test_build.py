@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from reference_trainer.config import ConfigError, ModelConfig
+from reference_trainer.data.layout import Row, lay_out
 from reference_trainer.models.build import build_policy
 from reference_trainer.models.capabilities import read_capabilities, require_packable
 from reference_trainer.models.critic import build_critic
@@ -104,14 +105,9 @@ def test_packing_is_refused_exactly_where_it_is_wrong(name: str) -> None:
 def test_the_critic_starts_at_zero_and_takes_the_policy_backbone(name: str) -> None:
     policy = build_policy(model_config(name), seed=0, dtype=torch.float32)
     critic = build_critic(model_config(name), seed=5, dtype=torch.float32)
-    ids = torch.arange(12).view(2, 6)
-    keywords = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "position_ids": torch.arange(6).expand(2, 6),
-    }
-    assert critic(**keywords).shape == (2, 6)
-    assert critic(**keywords).abs().max() == 0
+    batch = lay_out([Row((0, 1, 2), (3, 4, 5)), Row((6, 7, 8, 9), (10, 11))], pad_id=256)
+    assert critic(batch).shape == (2, 6)
+    assert critic(batch).abs().max() == 0
     critic.start_from(policy)
     for key, value in policy.model.state_dict().items():
         assert torch.equal(critic.backbone.state_dict()[key], value), key

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from reference_trainer.config import AlgorithmConfig
+from reference_trainer.data.layout import Row
 from reference_trainer.trainers.experience import (
     Experience,
     Trajectory,
@@ -14,7 +15,6 @@ from reference_trainer.trainers.experience import (
     given_log_probs,
     score_at_last_token,
 )
-from reference_trainer.trainers.layout import Row
 
 CPU = torch.device("cpu")
 

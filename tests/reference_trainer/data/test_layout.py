@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_trainer.config import ModelConfig
+from reference_trainer.data.layout import Row, lay_out
 from reference_trainer.data.padding import Side
 from reference_trainer.models.build import build_policy
 from reference_trainer.models.critic import build_critic
 from reference_trainer.trainers.forward import response_log_probs, response_values
-from reference_trainer.trainers.layout import Row, lay_out
 from tests.reference_trainer.tiny import MODELS
 
 TOKENS = st.integers(0, 255)
-ROWS = st.lists(st.tuples(st.lists(TOKENS, min_size=1, max_size=5), st.lists(TOKENS, max_size=4)), max_size=4)
+ROWS = st.lists(st.builds(Row, st.lists(TOKENS, min_size=1, max_size=5), st.lists(TOKENS, max_size=4)), max_size=4)
 
 
 @given(rows=ROWS, side=st.sampled_from(["left", "right"]), extra=st.integers(0, 3))
 def test_each_response_token_is_predicted_by_the_column_before_it(rows: list[Row], side: Side, extra: int) -> None:
     batch = lay_out(rows, pad_id=256, side=side, extra_padding=extra)
     assert batch.present.shape == batch.labels.shape == batch.predictor.shape
-    assert batch.present.shape == (len(rows), max((len(response) for _, response in rows), default=0))
-    for index, (prompt, response) in enumerate(rows):
+    assert batch.present.shape == (len(rows), max((len(response) for _, response, _ in rows), default=0))
+    for index, (prompt, response, _) in enumerate(rows):
         assert int(batch.attention_mask[index].sum()) == len(prompt) + len(response)
         assert batch.input_ids[index][batch.attention_mask[index].bool()].tolist() == [*prompt, *response]
         assert int(batch.present[index].sum()) == len(response)
@@ -35,10 +35,15 @@ def test_each_response_token_is_predicted_by_the_column_before_it(rows: list[Row
 
 def test_an_empty_prompt_is_refused_by_row() -> None:
     with pytest.raises(ValueError, match="row 1 has an empty prompt"):
-        lay_out([([1], [2]), ([], [2])], pad_id=0)
+        lay_out([Row([1], [2]), Row([], [2])], pad_id=0)
 
 
-LAID_OUT: list[Row] = [((3, 4, 5), (50, 51, 52, 53)), ((6, 7, 8, 9, 10, 11), (60,)), ((12,), ()), ((13, 14), (70, 71))]
+LAID_OUT = [
+    Row((3, 4, 5), (50, 51, 52, 53)),
+    Row((6, 7, 8, 9, 10, 11), (60,)),
+    Row((12,), ()),
+    Row((13, 14), (70, 71)),
+]
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -53,7 +58,7 @@ def test_log_probs_and_values_do_not_depend_on_the_layout(name: str, side: Side,
     with torch.no_grad():
         log_probs, entropies = response_log_probs(policy, batch, temperature=0.8)
         values = response_values(critic, batch)
-        for index, (prompt, response) in enumerate(LAID_OUT):
+        for index, (prompt, response, _) in enumerate(LAID_OUT):
             count = len(response)
             logits = policy(input_ids=torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1] / 0.8
             alone = logits.log_softmax(-1)
@@ -71,7 +76,7 @@ def test_log_probs_and_values_do_not_depend_on_the_layout(name: str, side: Side,
 
 def test_responses_that_are_all_empty_give_empty_answers() -> None:
     model = ModelConfig(**MODELS["qwen3"])
-    batch = lay_out([((1, 2), ()), ((3,), ())], pad_id=256)
+    batch = lay_out([Row((1, 2), ()), Row((3,), ())], pad_id=256)
     log_probs, entropies = response_log_probs(build_policy(model, seed=0, dtype=torch.float32), batch, temperature=1.0)
     values = response_values(build_critic(model, seed=0, dtype=torch.float32), batch)
     assert log_probs.shape == entropies.shape == values.shape == (2, 0)

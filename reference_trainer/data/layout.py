@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
+from reference_trainer.data.images import Image
 from reference_trainer.data.padding import Side, padded
 
-Row = tuple[Sequence[int], Sequence[int]]  # prompt, response
+
+class Row(NamedTuple):
+    """One sequence of the batch."""
+
+    prompt: Sequence[int]
+    response: Sequence[int]
+    images: tuple[Image, ...] = ()
+    """In the order of their placeholders in the prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +31,7 @@ class RowBatch:
     predictor: torch.Tensor  # (B, T) int64: the column whose output predicts response token t; 0 past the response
     labels: torch.Tensor  # (B, T) int64; 0 past the response
     present: torch.Tensor  # (B, T) bool: is there a response token
+    images: tuple[tuple[Image, ...], ...] = ()  # of each row
 
 
 def lay_out(
@@ -38,13 +48,13 @@ def lay_out(
     An empty response is fine; an empty prompt raises ValueError, because nothing would predict the first token.
     `response_length` is T; None takes the longest response.
     """
-    for index, (prompt, _) in enumerate(rows):
-        if not prompt:
+    for index, row in enumerate(rows):
+        if not row.prompt:
             raise ValueError(f"row {index} has an empty prompt; give it at least one token, such as the begin token")
-    length = max((len(prompt) + len(response) for prompt, response in rows), default=0) + extra_padding
-    longest = max((len(response) for _, response in rows), default=0) if response_length is None else response_length
+    length = max((len(row.prompt) + len(row.response) for row in rows), default=0) + extra_padding
+    longest = max((len(row.response) for row in rows), default=0) if response_length is None else response_length
     ids, masks, predictors, labels = [], [], [], []
-    for prompt, response in rows:
+    for prompt, response, _ in rows:
         row_ids, row_mask = padded((*prompt, *response), length=length, side=side, pad_id=pad_id)
         first = len(prompt) - 1 + (length - len(prompt) - len(response) if side == "left" else 0)
         absent = [0] * (longest - len(response))
@@ -53,7 +63,7 @@ def lay_out(
         predictors.append([*range(first, first + len(response)), *absent])
         labels.append([*response, *absent])
     mask = _int_matrix(masks, columns=length)
-    lengths = torch.tensor([len(response) for _, response in rows], dtype=torch.int64)
+    lengths = torch.tensor([len(row.response) for row in rows], dtype=torch.int64)
     return RowBatch(
         input_ids=_int_matrix(ids, columns=length).to(device),
         attention_mask=mask.to(device),
@@ -61,6 +71,7 @@ def lay_out(
         predictor=_int_matrix(predictors, columns=longest).to(device),
         labels=_int_matrix(labels, columns=longest).to(device),
         present=(torch.arange(longest) < lengths[:, None]).to(device),
+        images=tuple(row.images for row in rows),
     )
 
 
