@@ -362,6 +362,8 @@ class TrainerConfig(_Section):
     """What samples the responses."""
     platform: Literal["cpu"] = "cpu"
     """What the models run on."""
+    measure_kl: Switch = True
+    """Whether the KL to the reference policy is told where the loss does not need it; it costs a forward pass."""
     dp: Count = 1
     """Data-parallel rollout replicas; from 2 on each is a process of its own."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"

@@ -21,7 +21,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model": 3}, ('"model"', "3", "mapping")),
     ({"model": {"config": {}}}, ("model.config is empty", "model.checkpoint")),
     ({"model": {"checkpoint": "weights"}}, ("model.config", "model.checkpoint", "both")),
-    ({"algorithm": {"clip_low": 1.5}}, ('"algorithm.clip_low"', "1.5", "less than 1")),
+    ({"algorithm": {"clip_low": 1.5}}, ('"algorithm.clip_low"', "1.5", "less than or equal to 1")),
     ({"algorithm": {"std_ddof": 2}}, ('"algorithm.std_ddof"', "2", "known: 0, 1")),
     ({"algorithm": {"aggregation": "token-mean"}}, ('"algorithm.aggregation"', 'did you mean "token_mean"?')),
     ({"algorithm": {"whiten": "no"}}, ('"algorithm.whiten"', '"no"', "boolean")),

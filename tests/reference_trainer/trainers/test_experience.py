@@ -53,7 +53,7 @@ def test_log_probs_that_came_along_are_kept_and_the_others_computed() -> None:
 def test_a_group_advantage_is_every_counted_token_of_its_row() -> None:
     mask = torch.tensor([[True, True], [True, False], [False, False]])
     found, returns = estimate_advantages(
-        AlgorithmConfig(name="grpo", divide_by_std=False),
+        AlgorithmConfig(advantage="grpo", divide_by_std=False),
         scores=torch.tensor([1.0, 0.0, 2.0]),
         groups=["a", "a", "a"],
         mask=mask,
@@ -68,7 +68,7 @@ def test_gae_is_whitened_over_the_batch_and_its_returns_are_not(whiten: bool) ->
     mask = torch.tensor([[True, True], [True, False]])
     values = torch.tensor([[0.5, 0.25], [0.0, 9.0]])
     found, returns = estimate_advantages(
-        AlgorithmConfig(name="ppo", gamma=1.0, lam=1.0, whiten=whiten, std_eps=0.0),
+        AlgorithmConfig(advantage="gae", gamma=1.0, lam=1.0, whiten=whiten, std_eps=0.0),
         scores=torch.tensor([1.0, 0.0]),
         groups=["a", "b"],
         mask=mask,
@@ -85,14 +85,14 @@ def test_gae_is_whitened_over_the_batch_and_its_returns_are_not(whiten: bool) ->
 def test_selected_rows_come_in_order_and_cut_to_their_longest_response() -> None:
     tensor = torch.arange(6.0).view(3, 2)
     whole = Experience(
-        rows=(((1,), (2, 3)), ((4,), (5,)), ((6,), ())),
+        rows=(Row((1,), (2, 3)), Row((4,), (5,)), Row((6,), ())),
         mask=torch.ones(3, 2, dtype=torch.bool),
         old_log_probs=tensor,
         reference_log_probs=tensor,
         advantages=tensor,
     )
     part = whole.select([2, 1])
-    assert part.rows == (((6,), ()), ((4,), (5,)))
+    assert part.rows == (Row((6,), ()), Row((4,), (5,)))
     assert part.advantages.tolist() == [[4.0], [2.0]]
     assert part.old_values is None
     assert whole.select([]).advantages.shape == (0, 0)

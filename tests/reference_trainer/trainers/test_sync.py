@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from reference_trainer.data.layout import Row
 from reference_trainer.metrics import StepMetrics
 from reference_trainer.rollout.engine import SamplingRequest
 from reference_trainer.rollout.native import NativeEngine
@@ -127,7 +128,7 @@ def test_the_micro_batch_does_not_change_the_run_beyond_rounding() -> None:
 
 def test_log_probs_come_in_the_order_and_length_of_their_rows() -> None:
     trainer = build_trainer(config())
-    rows = [((1, 2), (3, 4, 5)), ((6,), ()), ((7, 8, 9), (10,))]
+    rows = [Row((1, 2), (3, 4, 5)), Row((6,), ()), Row((7, 8, 9), (10,))]
     for found in (trainer.log_probs(rows), trainer.log_probs(rows, side="left", extra_padding=3, rows_per_batch=2)):
         assert [len(row) for row in found] == [3, 0, 1]
     torch.testing.assert_close(trainer.log_probs(rows)[2], trainer.log_probs(rows[2:], rows_per_batch=1)[0])
