@@ -117,7 +117,7 @@ class MatchesOracle(Case):
     Inputs have from no rows up, masks with holes, anything at all where masked, and ratios that overflow, in every
     floating type. When it fails: the message names the function, the element, both numbers and how much rounding could
     explain. A factor near 1 points to a denominator, a wrong sign to a swapped argument, NaN to a masked cell that
-    was multiplied instead of selected. The oracles are in `harness/cases/oracles.py`, the bounds in
+    was multiplied instead of selected. The oracles are in `harness/cases/oracles/`, the bounds in
     `harness/cases/functions/`.
     """
 
