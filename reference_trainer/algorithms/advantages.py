@@ -1,4 +1,8 @@
-"""Advantages: generalised advantage estimation with a critic, and differences within a group without one."""
+"""Advantages: with a critic (GAE), from differences within a group, from a baseline, or from the rewards alone.
+
+Estimators from scores give one number a row, `(B,)`: every counted token of the row has it.
+Equal scores give exactly 0: differences are taken in float64, where those of nearby numbers are exact.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,22 @@ from typing import Literal
 
 import torch
 
+from reference_trainer.algorithms.groups import degenerate_groups, rows_by_group
 from reference_trainer.algorithms.logprobs import at_least_float32
 
 Singleton = Literal["zero", "score"]
+
+__all__ = [
+    "Singleton",
+    "degenerate_groups",
+    "gae",
+    "group_advantages",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "remax",
+    "rloo",
+    "whiten",
+]
 
 
 def gae(
@@ -66,7 +83,7 @@ def group_advantages(
     Raises ValueError when scores and groups differ in length.
     """
     advantages = torch.zeros_like(at_least_float32(scores))
-    for rows in _rows_by_group(scores, groups):
+    for rows in rows_by_group(scores, groups):
         if len(rows) == 1:
             advantages[rows] = 0.0 if singleton == "zero" else scores[rows].to(advantages.dtype)
             continue
@@ -76,20 +93,58 @@ def group_advantages(
     return advantages
 
 
-def degenerate_groups(scores: torch.Tensor, groups: Sequence[Hashable]) -> int:
-    """Number of groups whose scores are all equal: they teach nothing."""
-    return sum(bool((scores[rows] == scores[rows[0]]).all()) for rows in _rows_by_group(scores, groups))
+def rloo(scores: torch.Tensor, groups: Sequence[Hashable], *, singleton: Singleton = "zero") -> torch.Tensor:
+    """score - mean of the other scores in its group, scores `(B,)` to `(B,)`.
+
+    RLOO: Ahmadian et al., "Back to Basics", arXiv:2402.14740, after Kool et al., 2019.
+    Groups as in `group_advantages`. Conventions: `singleton`, the advantage of a sample that has no others.
+    """
+    advantages = torch.zeros_like(at_least_float32(scores))
+    for rows in rows_by_group(scores, groups):
+        if len(rows) == 1:
+            advantages[rows] = 0.0 if singleton == "zero" else scores[rows].to(advantages.dtype)
+            continue
+        # score - (sum - score) / (n - 1) is this fraction of score - mean.
+        centred = _standardised(scores[rows], std_ddof=0, std_eps=0.0, divide_by_std=False)
+        advantages[rows] = (centred * len(rows) / (len(rows) - 1)).to(advantages.dtype)
+    return advantages
 
 
-def _rows_by_group(scores: torch.Tensor, groups: Sequence[Hashable]) -> list[list[int]]:
-    if isinstance(groups, torch.Tensor):
-        groups = groups.tolist()  # a tensor's elements hash by object, each its own group
-    if len(groups) != scores.shape[0]:
-        raise ValueError(f"{scores.shape[0]} scores but {len(groups)} group names; give one a row")
-    rows_of: dict[Hashable, list[int]] = {}
-    for row, group in enumerate(groups):
-        rows_of.setdefault(group, []).append(row)
-    return list(rows_of.values())
+def reinforce_pp(rewards: torch.Tensor, mask: torch.Tensor, *, gamma: float = 1.0) -> torch.Tensor:
+    """Discounted sum of the rewards from each token on, rewards and mask `(B, T)` to `(B, T)`; 0 where masked.
+
+    REINFORCE++: Hu, arXiv:2501.03262: G_t = r_t + γ G_{t+1}. Whitened over the batch afterwards (`whiten`).
+    Masked tokens are as if deleted: they neither count for the discount nor is their reward read.
+    """
+    counted = mask.bool()
+    reward = torch.where(counted, at_least_float32(rewards), 0.0)
+    following = reward.new_zeros(reward.shape[0])  # (B,)
+    sums = torch.zeros_like(reward)
+    for t in reversed(range(reward.shape[1])):
+        following = torch.where(counted[:, t], reward[:, t] + gamma * following, following)
+        sums[:, t] = torch.where(counted[:, t], following, 0.0)
+    return sums
+
+
+def reinforce_pp_baseline(
+    scores: torch.Tensor, groups: Sequence[Hashable], *, singleton: Singleton = "zero"
+) -> torch.Tensor:
+    """score - mean of its group, scores `(B,)` to `(B,)`; no division by the group's deviation.
+
+    REINFORCE++-baseline: Hu, arXiv:2501.03262. Whitened over the batch afterwards, token by token (`whiten`).
+    Groups and `singleton` as in `group_advantages`.
+    """
+    return group_advantages(scores, groups, divide_by_std=False, singleton=singleton)
+
+
+def remax(scores: torch.Tensor, baselines: torch.Tensor) -> torch.Tensor:
+    """score - score of the greedy response to the same prompt, both `(B,)`, to `(B,)`.
+
+    ReMax: Li et al., arXiv:2310.10505. Raises ValueError when the two differ in shape.
+    """
+    if scores.shape != baselines.shape:
+        raise ValueError(f"scores are {tuple(scores.shape)} but baselines {tuple(baselines.shape)}; give one a row")
+    return (scores.double() - baselines.double()).to(at_least_float32(scores).dtype)
 
 
 def _standardised(x: torch.Tensor, *, std_ddof: int, std_eps: float, divide_by_std: bool) -> torch.Tensor:

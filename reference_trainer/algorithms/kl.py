@@ -48,3 +48,16 @@ def kl_k3(
 def kl_estimate(kind: KlEstimator, log_probs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """The named estimator, elementwise on `(B, T)`."""
     return {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3, "abs": kl_abs}[kind](log_probs, reference)
+
+
+@torch.no_grad()
+def kl_penalised_rewards(
+    rewards: torch.Tensor, kl: torch.Tensor, mask: torch.Tensor, *, coefficient: float
+) -> torch.Tensor:
+    """reward - coefficient · KL of each token, all `(B, T)`; 0 where masked, and without a graph.
+
+    Ziegler et al., "Fine-Tuning Language Models from Human Preferences", arXiv:1909.08593, eq. 2. A penalty within the
+    reward is part of what the policy is told, not a term of its loss: nothing flows back through `kl`.
+    """
+    penalised = at_least_float32(rewards) - coefficient * at_least_float32(kl)
+    return torch.where(mask.bool(), penalised, 0.0)
