@@ -9,7 +9,16 @@ import numpy as np
 import torch
 
 from harness.subjects.protocol import FunctionAnswer
-from reference_trainer.algorithms import advantages, aggregation, kl, logprobs, losses
+from reference_trainer.algorithms import (
+    advantages,
+    aggregation,
+    corrections,
+    groups,
+    kl,
+    logprobs,
+    losses,
+    shaping,
+)
 
 Tensors = Mapping[str, torch.Tensor]
 Outputs = dict[str, torch.Tensor]
@@ -17,6 +26,16 @@ Outputs = dict[str, torch.Tensor]
 
 def _token_loss(answer: losses.TokenLoss) -> Outputs:
     return {"value": answer.loss, **answer.metrics}
+
+
+def _policy_loss(function: str, x: Tensors, **settings: Any) -> Outputs:
+    inputs = (x["log_probs"], x["old_log_probs"], x["advantages"], x["mask"])
+    return _token_loss(getattr(losses, function)(*inputs, weights=x.get("weights"), **settings))
+
+
+def _correction(kind: Any, x: Tensors, **settings: Any) -> Outputs:
+    found = corrections.importance_weights(x["old_log_probs"], x["rollout_log_probs"], x["mask"], kind=kind, **settings)
+    return {"value": found.weights, **found.metrics}
 
 
 def _gae(x: Tensors, **settings: Any) -> Outputs:
@@ -38,9 +57,25 @@ _FUNCTIONS: dict[str, Callable[..., Outputs]] = {
     "advantage.degenerate_groups": lambda x: {
         "value": torch.tensor(advantages.degenerate_groups(x["scores"], x["groups"].tolist()))
     },
-    "policy_loss.ppo_clip": lambda x, **s: _token_loss(
-        losses.ppo_clip_loss(x["log_probs"], x["old_log_probs"], x["advantages"], x["mask"], **s)
-    ),
+    "advantage.keep_informative": lambda x: {
+        "value": torch.tensor(groups.keep_informative(x["scores"], x["groups"].tolist()))
+    },
+    "advantage.rloo": lambda x, **s: {"value": advantages.rloo(x["scores"], x["groups"].tolist(), **s)},
+    "advantage.reinforce_pp": lambda x, **s: {"value": advantages.reinforce_pp(x["rewards"], x["mask"], **s)},
+    "advantage.reinforce_pp_baseline": lambda x, **s: {
+        "value": advantages.reinforce_pp_baseline(x["scores"], x["groups"].tolist(), **s)
+    },
+    "advantage.remax": lambda x: {"value": advantages.remax(x["scores"], x["baselines"])},
+    "policy_loss.ppo_clip": lambda x, **s: _policy_loss("ppo_clip_loss", x, **s),
+    "policy_loss.ppo_dual_clip": lambda x, **s: _policy_loss("ppo_clip_loss", x, **s),
+    "policy_loss.gspo": lambda x, **s: _policy_loss("gspo_loss", x, **s),
+    "policy_loss.cispo": lambda x, **s: _policy_loss("cispo_loss", x, **s),
+    **{
+        f"correction.{kind}": lambda x, kind=kind, **s: _correction(kind, x, **s)
+        for kind in get_args(corrections.Correction)
+    },
+    "reward.overlong": lambda x, **s: {"value": shaping.overlong_penalty(x["lengths"], **s)},
+    "reward.kl_penalised": lambda x, **s: {"value": kl.kl_penalised_rewards(x["rewards"], x["kl"], x["mask"], **s)},
     "value_loss.clipped": lambda x, **s: _token_loss(
         losses.value_loss(x["values"], x["old_values"], x["returns"], x["mask"], **s)
     ),

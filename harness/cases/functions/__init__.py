@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.cases.functions import advantages, log_probs, losses
+from harness.cases.functions import advantages, corrections, log_probs, losses, policy_losses
 from harness.cases.functions.base import Function
 
-FUNCTIONS: Mapping[str, Function] = {**log_probs.FUNCTIONS, **advantages.FUNCTIONS, **losses.FUNCTIONS}
+FUNCTIONS: Mapping[str, Function] = {
+    name: function
+    for module in (log_probs, advantages, policy_losses, losses, corrections)
+    for name, function in module.FUNCTIONS.items()
+}

@@ -1,4 +1,4 @@
-"""Losses of policy and critic, and how token losses become one number."""
+"""Loss of the critic, and how token losses become one number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from harness.cases import oracles
 from harness.cases.functions.base import (
     ANYTHING,
-    LOG_RATIO_BOUND,
     Arrays,
     Expect,
     Expected,
@@ -18,57 +17,7 @@ from harness.cases.functions.base import (
     Quantity,
     Settings,
 )
-from harness.cases.functions.log_probs import policy_pairs
-from harness.cases.tolerances import smallest_normal
 from harness.strategies import masks, numbers, shapes, table
-
-
-@st.composite
-def _ppo_inputs(draw: st.DrawFn) -> dict[str, Any]:
-    rows, columns, log_probs, old = draw(policy_pairs())
-    clips = st.sampled_from([0.2, 0.1, 0.28, 0.0])
-    return {
-        "shape": [rows, columns],
-        "settings": {"clip_low": draw(clips), "clip_high": draw(clips), "log_ratio_bound": LOG_RATIO_BOUND},
-        "inputs": {
-            "log_probs": log_probs,
-            "old_log_probs": old,
-            "advantages": draw(table(rows, columns, st.one_of(st.sampled_from([1.0, -1.0, 0.0]), numbers(10.0)))),
-            "mask": draw(masks(rows, columns)),
-        },
-    }
-
-
-def _expect_ppo(inputs: Arrays, settings: Settings, eps: float) -> Expected:
-    counted = inputs["mask"] > 0
-    new, old, advantages = (
-        np.where(counted, inputs[name], 0.0) for name in ("log_probs", "old_log_probs", "advantages")
-    )
-    low, high, bound = settings["clip_low"], settings["clip_high"], settings["log_ratio_bound"]
-    value, gradient, clipped = oracles.ppo_clip(new, old, advantages, low=low, high=high, log_ratio_bound=bound)
-    approx_kl, _ = oracles.kl("k3", old, new, log_ratio_bound=bound)
-    size = np.minimum(np.abs(new - old), bound)
-    ratio = np.exp(np.clip(new - old, -bound, bound))
-    off = 4 * eps * (2 + size)  # relative error of the ratio
-    at_the_clip = (np.abs(ratio - (1 - low)) <= off * ratio) | (np.abs(ratio - (1 + high)) <= off * ratio)
-    lost = (advantages != 0) & (np.abs(advantages) * np.minimum(ratio, 1) < smallest_normal("float32") / eps)
-    at_the_bound = np.abs(np.abs(new - old) - bound) <= 4 * eps * bound
-    surrogate = off * np.abs(value)
-    return Expected(
-        outputs={
-            "value": Quantity(value=value, error=surrogate),
-            "clip_fraction": Quantity(
-                value=clipped.astype(np.float64), error=np.where(at_the_clip | lost, ANYTHING, 0.0)
-            ),
-            "approx_kl": Quantity(value=approx_kl, error=4 * eps * size * (1 + ratio)),
-        },
-        gradients={
-            "log_probs": Quantity(
-                value=gradient,
-                error=np.where(at_the_clip | at_the_bound | lost, ANYTHING, off * np.abs(gradient)),
-            )
-        },
-    )
 
 
 @st.composite
@@ -138,7 +87,6 @@ def _expect_aggregate(mode: str) -> Expect:
 
 
 FUNCTIONS = {
-    "policy_loss.ppo_clip": Function(inputs=_ppo_inputs(), expect=_expect_ppo),
     "value_loss.clipped": Function(inputs=_value_inputs(), expect=_expect_value),
     **{
         f"aggregate.{mode}": Function(inputs=_aggregate_inputs(mode=mode), expect=_expect_aggregate(mode))

@@ -6,19 +6,38 @@ in a mask 1 counts; what is masked is never read.
 
 from __future__ import annotations
 
-from harness.cases.oracles.advantages import gae, group_advantages, standardise
+from harness.cases.oracles.advantages import (
+    gae,
+    group_advantages,
+    informative_rows,
+    reinforce_pp,
+    remax,
+    rloo,
+    standardise,
+)
+from harness.cases.oracles.corrections import importance_weights, kl_penalised_rewards, overlong_penalty
 from harness.cases.oracles.log_probs import entropy, kl, log_softmax, token_log_probs
-from harness.cases.oracles.losses import aggregation_weights, clipped_value_loss, ppo_clip
+from harness.cases.oracles.losses import aggregation_weights, cispo, clipped_value_loss, dual_clip, gspo, ppo_clip
 
 __all__ = [
     "aggregation_weights",
+    "cispo",
     "clipped_value_loss",
+    "dual_clip",
     "entropy",
     "gae",
     "group_advantages",
+    "gspo",
+    "importance_weights",
+    "informative_rows",
     "kl",
+    "kl_penalised_rewards",
     "log_softmax",
+    "overlong_penalty",
     "ppo_clip",
+    "reinforce_pp",
+    "remax",
+    "rloo",
     "standardise",
     "token_log_probs",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,3 +51,38 @@ def group_advantages(
         else:
             advantages[rows] = standardise(scores[rows], ddof=ddof, eps=eps, divide_by_std=divide_by_std)
     return advantages
+
+
+def rloo(scores: np.ndarray, groups: Sequence[int], *, singleton: str) -> np.ndarray:
+    """Ahmadian et al., arXiv:2402.14740: each score minus the mean of the others of its group, `(B,)`."""
+    advantages = np.zeros_like(scores)
+    for row, group in enumerate(groups):
+        others = [other for other, its in enumerate(groups) if its == group and other != row]
+        if others:
+            advantages[row] = math.fsum(scores[row] - scores[other] for other in others) / len(others)
+        elif singleton == "score":
+            advantages[row] = scores[row]
+    return advantages
+
+
+def reinforce_pp(rewards: np.ndarray, mask: np.ndarray, *, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+    """Hu, arXiv:2501.03262: Σ_l γ^l r_{t+l}, and the same of |r|, both `(B, T)`; masked tokens are deleted first."""
+    sums, terms = np.zeros_like(rewards), np.zeros_like(rewards)
+    for row in range(rewards.shape[0]):
+        kept = np.flatnonzero(mask[row])
+        for index, column in enumerate(kept):
+            discounts = gamma ** np.arange(len(kept) - index)
+            sums[row, column] = discounts @ rewards[row, kept[index:]]
+            terms[row, column] = discounts @ np.abs(rewards[row, kept[index:]])
+    return sums, terms
+
+
+def remax(scores: np.ndarray, baselines: np.ndarray) -> np.ndarray:
+    """Li et al., arXiv:2310.10505: the sampled response's score minus the greedy one's, `(B,)`."""
+    return scores - baselines
+
+
+def informative_rows(scores: np.ndarray, groups: Sequence[int]) -> list[int]:
+    """Dynamic sampling, DAPO, arXiv:2503.14476, sec. 3.2: rows of groups with two different scores."""
+    seen = {group: {float(scores[row]) for row, its in enumerate(groups) if its == group} for group in groups}
+    return [row for row, group in enumerate(groups) if len(seen[group]) > 1]

@@ -19,6 +19,70 @@ def ppo_clip(
     return -np.minimum(unclipped, clipped), np.where(moves, -unclipped, 0.0), clipped < unclipped
 
 
+def dual_clip(
+    log_probs: np.ndarray,
+    old: np.ndarray,
+    advantages: np.ndarray,
+    *,
+    low: float,
+    high: float,
+    dual: float,
+    log_ratio_bound: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """PPO's clipped loss, its gradient, and where the second bound was taken.
+
+    Ye et al., arXiv:1912.09729: where A < 0 the objective is max(min(ρA, clip(ρ)A), cA), with c = `dual`.
+    """
+    loss, gradient, _ = ppo_clip(log_probs, old, advantages, low=low, high=high, log_ratio_bound=log_ratio_bound)
+    taken = (advantages < 0) & (-loss < dual * advantages)
+    return np.where(taken, -dual * advantages, loss), np.where(taken, 0.0, gradient), taken
+
+
+def gspo(
+    log_probs: np.ndarray,
+    old: np.ndarray,
+    advantages: np.ndarray,
+    mask: np.ndarray,
+    *,
+    low: float,
+    high: float,
+    log_ratio_bound: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The token losses, the gradient of each by its own log-prob, and where the clipped one was taken, all `(B, T)`.
+
+    Zheng et al., arXiv:2507.18071: s = (p(y) / p_old(y))^(1/|y|) (eq. 7), and each token has the value s and the
+    gradient of sg(s) p / sg(p) (eq. 14), which by log p is s. log s is held within ±`log_ratio_bound`, constant beyond.
+    """
+    loss, gradient = np.zeros(mask.shape), np.zeros(mask.shape)
+    clipped = np.zeros(mask.shape, dtype=bool)
+    for row in range(mask.shape[0]):
+        kept = np.flatnonzero(mask[row])
+        if len(kept) == 0:
+            continue
+        log_s = (log_probs[row, kept].sum() - old[row, kept].sum()) / len(kept)
+        s = np.exp(min(max(log_s, -log_ratio_bound), log_ratio_bound))
+        bounded = min(max(s, 1 - low), 1 + high)
+        for column in kept:
+            advantage = advantages[row, column]
+            loss[row, column] = -min(s * advantage, bounded * advantage)
+            clipped[row, column] = bounded * advantage < s * advantage
+            if not clipped[row, column] and abs(log_s) <= log_ratio_bound:
+                gradient[row, column] = -s * advantage
+    return loss, gradient, clipped
+
+
+def cispo(
+    log_probs: np.ndarray, old: np.ndarray, advantages: np.ndarray, *, low: float, high: float, log_ratio_bound: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The token losses, their gradient, and where the ratio was clipped.
+
+    MiniMax-M1, arXiv:2506.13585, sec. 3.1: -sg(clip(ρ, 1 - low, 1 + high)) A log p, so the gradient is -clip(ρ) A.
+    """
+    ratio = np.exp(np.clip(log_probs - old, -log_ratio_bound, log_ratio_bound))
+    weight = np.minimum(np.maximum(ratio, 1 - low), 1 + high)
+    return -weight * advantages * log_probs, -weight * advantages, (ratio < 1 - low) | (ratio > 1 + high)
+
+
 def clipped_value_loss(
     values: np.ndarray, old: np.ndarray, returns: np.ndarray, *, clip: float | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
