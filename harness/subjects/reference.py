@@ -64,11 +64,12 @@ class ReferenceSubject:
         return frozenset(Capability)
 
     def vocabulary(self) -> tuple[int, int | None, int | None]:
-        config = self._model
+        config = self._model.get_text_config()
         return config.vocab_size, config.pad_token_id, config.eos_token_id
 
     def depth(self) -> tuple[int, int]:
-        return self._model.num_hidden_layers, self._model.hidden_size
+        config = self._model.get_text_config()
+        return config.num_hidden_layers, config.hidden_size
 
     def pad(self, tokens: Sequence[int], *, length: int, side: str, pad_id: int | None) -> Padded:
         ids, mask = padding.pad_row(tokens, length=length, side=side, pad_id=pad_id)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 PAD_ID, BOS_ID, EOS_ID, USER_ID, ASSISTANT_ID, SYSTEM_ID = range(256, 262)
+IMAGE_ID, VISION_START_ID, VISION_END_ID = range(262, 265)  # reserved ids, which no text is encoded to
 _SPECIAL = ("<|pad|>", "<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
 VOCAB_SIZE = 320  # 256 bytes, the special tokens, and reserved ids up to a round number
 

@@ -40,6 +40,61 @@ MODELS: dict[str, dict[str, Any]] = {
             "layer_types": ["sliding_attention", "full_attention"],
         },
     },
+    "llama": {"architecture": "llama", "config": _SHAPE},
+}
+_MOE = {key: value for key, value in MODELS["qwen3.5"]["config"].items() if key != "intermediate_size"}
+MODELS["qwen3.5-moe"] = {
+    "architecture": "qwen3.5-moe",
+    "config": {
+        **_MOE,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
+}
+MODELS["qwen3.5-vl"] = {
+    "architecture": "qwen3.5-vl",
+    "config": {
+        "text_config": {
+            **MODELS["qwen3.5"]["config"],
+            # four rotated pairs of a head: two turn with time, one with the row and one with the column of an image
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [2, 1, 1],
+            },
+        },
+        "vision_config": {
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_heads": 2,
+            "patch_size": 4,
+            "temporal_patch_size": 2,
+            "spatial_merge_size": 2,
+            "num_position_embeddings": 16,
+        },
+        "tie_word_embeddings": True,
+    },
+}
+MODELS["gemma4-vl"] = {
+    "architecture": "gemma4-vl",
+    "config": {
+        "text_config": MODELS["gemma4"]["config"],
+        "vision_config": {
+            "num_hidden_layers": 1,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "patch_size": 4,
+            "pooling_kernel_size": 2,
+            "position_embedding_size": 16,
+        },
+    },
 }
 
 

@@ -12,7 +12,15 @@ from reference_trainer.models.capabilities import read_capabilities, require_pac
 from reference_trainer.models.critic import build_critic
 from tests.reference_trainer.tiny import MODELS
 
-CLASSES = {"qwen3": "Qwen3ForCausalLM", "qwen3.5": "Qwen3_5ForCausalLM", "gemma4": "Gemma4ForCausalLM"}
+CLASSES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3.5": "Qwen3_5ForCausalLM",
+    "qwen3.5-moe": "Qwen3_5MoeForCausalLM",
+    "qwen3.5-vl": "Qwen3_5ForConditionalGeneration",
+    "gemma4": "Gemma4ForCausalLM",
+    "gemma4-vl": "Gemma4ForConditionalGeneration",
+    "llama": "LlamaForCausalLM",
+}
 
 
 def model_config(name: str, **keywords: Any) -> ModelConfig:
@@ -35,7 +43,8 @@ def test_the_policy_is_the_real_class_with_seeded_weights(name: str) -> None:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_matrices_have_the_configured_deviation_and_ties_are_kept(name: str) -> None:
     policy = build_policy(model_config(name), seed=0, dtype=torch.float32)
-    assert policy.lm_head.weight is policy.get_input_embeddings().weight
+    tied = policy.lm_head.weight is policy.get_input_embeddings().weight
+    assert tied == policy.config.tie_word_embeddings == (name != "llama")
     for key, parameter in policy.named_parameters():
         if parameter.dim() >= 2 and parameter.numel() > 1000:
             assert parameter.std().item() == pytest.approx(0.05, rel=0.1), key
