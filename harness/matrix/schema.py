@@ -13,7 +13,7 @@ from harness.matrix.cell import AXES
 
 MODES = ("sync",)
 ENGINES = ("native",)
-SIZES = ("tiny",)
+SIZES = ("tiny", "shapes", "full", "local")
 DTYPES = ("float32", "float64", "bfloat16")
 
 

@@ -6,9 +6,15 @@ from harness.errors import RequestError
 from harness.matrix.cell import Cell
 from reference_trainer.config import ConfigError, TrainerConfig, load_config
 
+FORECAST_ONLY = "full"
+
 
 def trainer_config(cell: Cell, *, seed: int = 0, **overrides: object) -> TrainerConfig:
     """The cell's settings and axes as the trainer's configuration. Raises RequestError where they do not fit."""
+    if cell.size == FORECAST_ONLY:
+        raise RequestError(
+            f'cell {cell.id}: size "{cell.size}" is for forecasts and is never run; choose "tiny" or "shapes"'
+        )
     axes = {"mode": cell.mode, "engine": cell.engine, "dp": cell.dp, "dtype": cell.dtype, "seed": seed}
     try:
         return load_config({**cell.settings, **axes, **overrides})

@@ -104,3 +104,16 @@ def test_an_unknown_subject_is_named_with_the_nearest(tiny_cell: Cell) -> None:
 def test_a_mutant_needs_a_file_to_count_its_hits_in(tiny_cell: Cell) -> None:
     with pytest.raises(ValueError, match="give hits_path"):
         build_subject(tiny_cell, mutant="rollout.empty-sequence:pad-zero")
+
+
+def test_the_size_full_is_never_run(tiny_cell: Cell) -> None:
+    full = replace(tiny_cell, size="full")
+    for asked in (validate_settings, ReferenceSubject):
+        with pytest.raises(RequestError, match='size "full" is for forecasts and is never run; choose "tiny"'):
+            asked(full)
+
+
+def test_the_size_local_asks_for_the_folder(tiny_cell: Cell) -> None:
+    settings = {**tiny_cell.settings, "model": {"architecture": "qwen3"}}
+    with pytest.raises(RequestError, match=r"model\.config is empty and there is no model\.checkpoint"):
+        validate_settings(replace(tiny_cell, size="local", settings=settings))
