@@ -44,4 +44,6 @@ def build_critic(model: ModelConfig, *, seed: int, dtype: torch.dtype) -> Critic
     policy = build_policy(model, seed=seed, dtype=dtype)
     if model.lora is not None:
         add_adapters(policy, model.lora, seed=seed)
-    return Critic(policy.model, policy.config.get_text_config().hidden_size).to(dtype).eval()
+    critic = Critic(policy.model, policy.config.get_text_config().hidden_size)
+    critic.value_head.to(dtype)
+    return critic.eval()

@@ -64,6 +64,17 @@ def test_the_policy_has_the_configured_dtype(dtype: torch.dtype) -> None:
     assert policy.lm_head.weight is policy.get_input_embeddings().weight
 
 
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_what_is_saved_is_in_the_dtype_and_rotary_frequencies_stay_in_float32(name: str, dtype: torch.dtype) -> None:
+    policy, exact = (build_policy(model_config(name), seed=0, dtype=one) for one in (dtype, torch.float32))
+    assert {value.dtype for value in policy.state_dict().values()} == {dtype}
+    frequencies = {key: value for key, value in policy.named_buffers() if key.endswith("inv_freq")}
+    assert frequencies
+    for key, value in frequencies.items():
+        assert torch.equal(value, dict(exact.named_buffers())[key]), key
+
+
 def test_a_keyword_the_family_lacks_names_the_nearest() -> None:
     with pytest.raises(
         ConfigError, match=r'unknown key "model.config.hiden_size" \(value 8\); did you mean "hidden_size"'

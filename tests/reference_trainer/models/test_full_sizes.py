@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 
 from harness.matrix.load import MATRICES, load_catalogue
 from reference_trainer.config import ModelConfig
-from reference_trainer.models.families import FAMILIES, transformers_config
+from reference_trainer.models.configurations import transformers_config
+from reference_trainer.models.families import FAMILIES
 
 MODELS = load_catalogue(MATRICES).models
 
