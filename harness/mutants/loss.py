@@ -28,28 +28,13 @@ def _clip_on_the_wrong_side(hit: Hit) -> None:
 
     from reference_trainer.algorithms import losses
 
-    def defective(
-        log_probs: Any,
-        old_log_probs: Any,
-        advantages: Any,
-        mask: Any,
-        *,
-        clip_low: float = 0.2,
-        clip_high: float = 0.2,
-        log_ratio_bound: float = losses.LOG_RATIO_BOUND,
-    ) -> Any:
+    def defective(ratio: Any, advantage: Any, *, clip_low: float, clip_high: float) -> Any:
         hit()
-        new, old, advantage = (losses.clean(x, mask) for x in (log_probs, old_log_probs, advantages))
-        ratio = (new - old).clamp(-log_ratio_bound, log_ratio_bound).exp()
         unclipped = -ratio * advantage
         clipped = -ratio.clamp(1 - clip_low, 1 + clip_high) * advantage
-        metrics = {
-            "clip_fraction": losses.clean((clipped < unclipped).to(new.dtype), mask),
-            "approx_kl": losses.clean(losses.kl_k3(old, new), mask).detach(),
-        }
-        return losses.TokenLoss(loss=torch.minimum(unclipped, clipped), metrics=metrics)
+        return torch.minimum(unclipped, clipped), clipped < unclipped
 
-    replace_everywhere(losses.ppo_clip_loss, defective)
+    replace_everywhere(losses._clipped_surrogate, defective)
 
 
 def _kl_sign(hit: Hit) -> None:

@@ -136,9 +136,9 @@ def _difference_from_a_mean(
 @st.composite
 def _reinforce_pp_inputs(draw: st.DrawFn) -> dict[str, Any]:
     rows, columns = draw(shapes(3, 8))
-    unit = st.one_of(st.sampled_from([0.0, 0.0, 1.0]), numbers(10.0))
+    unit = st.one_of(st.sampled_from([0.0, 1.0]), numbers(10.0))
     inputs = {"rewards": draw(table(rows, columns, unit)), "mask": draw(masks(rows, columns))}
-    settings = {"gamma": draw(st.sampled_from([1.0, 0.95, 0.5, 0.0]))}
+    settings = {"gamma": draw(st.sampled_from([0.95, 0.5, 0.9, 0.5, 1.0, 0.0]))}
     return {"shape": [rows, columns], "settings": settings, "inputs": inputs}
 
 
