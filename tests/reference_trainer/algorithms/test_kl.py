@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_trainer.algorithms.kl import kl_estimate, kl_k3
+from reference_trainer.algorithms.kl import kl_estimate, kl_k3, kl_penalised_rewards
 
 LOG_PROBS = st.lists(st.floats(-15, 0), min_size=0, max_size=8)
 
@@ -55,3 +55,16 @@ def test_k3_stays_finite_in_value_and_gradient_where_r_overflows() -> None:
     found.sum().backward()
     np.testing.assert_allclose(found.detach().numpy(), [np.expm1(20.0) - 20.0, np.expm1(-20.0) + 20.0], rtol=1e-6)
     assert policy.grad.tolist() == [0.0, 0.0]
+
+
+def test_the_penalty_within_the_reward_is_taken_from_counted_tokens_alone() -> None:
+    kl = torch.tensor([[0.5, -1.0, float("nan")], [2.0, float("inf"), 0.0]], requires_grad=True)
+    mask = torch.tensor([[1, 1, 0], [1, 0, 1]])
+    found = kl_penalised_rewards(torch.tensor([[0.0, 1.0, float("inf")], [0.0, 0.0, 3.0]]), kl, mask, coefficient=0.5)
+    assert found.tolist() == [[-0.25, 1.5, 0.0], [-1.0, 0.0, 3.0]]
+    assert not found.requires_grad
+    half = torch.zeros(1, 2, dtype=torch.bfloat16)
+    assert kl_penalised_rewards(half, half, torch.ones(1, 2), coefficient=0.1).dtype == torch.float32
+    for shape in ((0, 2), (2, 0)):
+        empty = torch.zeros(shape)
+        assert kl_penalised_rewards(empty, empty, empty, coefficient=1.0).shape == shape
