@@ -91,9 +91,8 @@ def _position_ids_from_the_padded_index(hit: Hit) -> None:
         shift = self._width - len(requests[0].prompt)
 
         def shifted(**inputs: Any) -> Any:
-            if inputs["past_key_values"] is not None:
-                at = inputs["past_key_values"].get_seq_length() + shift
-                inputs["position_ids"] = torch.full_like(inputs["input_ids"], at)
+            if at := inputs["past_key_values"].get_seq_length():
+                inputs["position_ids"] = torch.full_like(inputs["input_ids"], at + shift)
             return forward(**inputs)
 
         model.forward = shifted

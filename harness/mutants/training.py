@@ -112,13 +112,15 @@ def _unseeded_draw(hit: Hit) -> None:
 
     from reference_trainer.rollout import native
 
-    def defective(generators: Any, *, wanted: Any) -> Any:
+    sound = native.uniform_numbers
+
+    def defective(requests: Any) -> Any:
         hit()
         generator = torch.Generator()
         generator.seed()
-        return torch.rand(len(wanted), generator=generator, dtype=torch.float64)
+        return torch.rand(sound(requests).shape, generator=generator, dtype=torch.float64)
 
-    replace_everywhere(native._next_uniforms, defective)
+    replace_everywhere(sound, defective)
 
 
 def _seeds_from_a_counter(hit: Hit) -> None:
@@ -136,11 +138,11 @@ def _seeds_from_a_counter(hit: Hit) -> None:
 def _seeds_from_the_process(hit: Hit) -> None:
     from reference_trainer.rollout import native
 
-    sound = native._next_uniforms
+    sound = native.uniform_numbers
 
-    def defective(generators: Any, *, wanted: Any) -> Any:
+    def defective(requests: Any) -> Any:
         hit()
-        return (sound(generators, wanted=wanted) + os.getpid() * 0.6180339887498949) % 1.0
+        return (sound(requests) + os.getpid() * 0.6180339887498949) % 1.0
 
     replace_everywhere(sound, defective)
 

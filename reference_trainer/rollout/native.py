@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from reference_trainer.rollout.engine import FinishReason, Sample, SamplingRequest
+from reference_trainer.rollout.kv_cache import roomy_cache
 from reference_trainer.rollout.sampling import choose_tokens
 from reference_trainer.weights.apply import apply_tensors
 
@@ -55,7 +56,7 @@ class NativeEngine:
         """Nothing outlives the engine."""
 
     def _refuse_impossible(self, request: SamplingRequest, index: int) -> None:
-        limit = self.model.config.max_position_embeddings
+        limit = self.model.config.get_text_config().max_position_embeddings
         if not request.prompt:
             raise ValueError(
                 f"request {index} has an empty prompt; give it at least one token, such as the begin token"
@@ -80,55 +81,65 @@ class NativeEngine:
         temperature = torch.tensor([request.temperature for request in requests], dtype=torch.float64, device=device)
         top_p = torch.tensor([request.top_p for request in requests], dtype=torch.float64, device=device)
         top_k = torch.tensor([request.top_k for request in requests], device=device)
-        # One generator a request: its draws depend neither on its batch mates nor on when they finish.
-        generators = [torch.Generator().manual_seed(request.seed) for request in requests]
-        tokens: list[list[int]] = [[] for _ in requests]
-        log_probs: list[list[float]] = [[] for _ in requests]
-        reasons: list[FinishReason | None] = [None] * len(requests)
-        ids = torch.tensor([request.prompt for request in requests], device=device)  # (B, P), then (B, 1)
-        cache = None
-        while None in reasons:
-            output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = output.past_key_values
+        budgets = torch.tensor([request.max_tokens for request in requests], device=device)
+        uniforms = uniform_numbers(requests).to(device)  # (B, T)
+        lengths = torch.zeros_like(budgets)
+        running = torch.ones_like(budgets, dtype=torch.bool)
+        tokens: list[torch.Tensor] = []  # (B,) each, as are the log-probs; unread once a row has finished
+        log_probs: list[torch.Tensor] = []
+        logits, cache = self._prefill(requests)
+        while True:
             chosen, chosen_log_probs = choose_tokens(
-                output.logits[:, -1],
-                _next_uniforms(generators, wanted=[reason is None for reason in reasons]).to(device),
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
+                logits, uniforms[:, len(tokens)], temperature=temperature, top_p=top_p, top_k=top_k
             )
-            for row, (token, log_prob) in enumerate(zip(chosen.tolist(), chosen_log_probs.tolist(), strict=True)):
-                if reasons[row] is not None:
-                    continue
-                tokens[row].append(token)
-                log_probs[row].append(log_prob)
-                if token == self._eos_id:
-                    reasons[row] = FinishReason.STOP
-                elif len(tokens[row]) == requests[row].max_tokens:
-                    reasons[row] = FinishReason.LENGTH
+            tokens.append(chosen)
+            log_probs.append(chosen_log_probs)
+            lengths += running
+            running &= lengths < budgets
+            if self._eos_id is not None:
+                running &= chosen != self._eos_id
+            if not running.any():
+                return self._samples(lengths, torch.stack(tokens, dim=1), torch.stack(log_probs, dim=1))
             # Finished rows stay in the batch: a shrinking one would move the others' logits by rounding.
-            following = [
-                row[-1] if reason is None else self._filler for row, reason in zip(tokens, reasons, strict=True)
-            ]
-            ids = torch.tensor(following, device=device).view(-1, 1)
+            ids = torch.where(running, chosen, self._filler)[:, None]
+            output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            logits = output.logits[:, -1]
+
+    def _prefill(self, requests: Sequence[SamplingRequest]) -> tuple[torch.Tensor, DynamicCache]:
+        """Logits `(B, V)` of each request's first token, and the cache behind it; equal prompts are computed once."""
+        device = self.model.device
+        places: dict[tuple[int, ...], int] = {}
+        index = [places.setdefault(request.prompt, len(places)) for request in requests]
+        ids = torch.tensor(list(places), device=device)
+        cache = roomy_cache(self.model.config, capacity=ids.shape[1] + max(request.max_tokens for request in requests))
+        output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        rows = torch.tensor(index, device=device)
+        if len(places) < len(requests):
+            cache.reorder_cache(rows)  # type: ignore[arg-type]  # the library's name for a tensor of int64
+        return output.logits[:, -1][rows], cache
+
+    def _samples(self, lengths: torch.Tensor, tokens: torch.Tensor, log_probs: torch.Tensor) -> list[Sample]:
+        """What each row came to, from `(B,)` and `(B, T)`."""
         return [
             Sample(
-                tokens=tuple(tokens[row]),
-                log_probs=tuple(log_probs[row]),
-                finish_reason=reason,
+                tokens=tuple(row_tokens[:length]),
+                log_probs=tuple(row_log_probs[:length]),
+                finish_reason=FinishReason.STOP if row_tokens[length - 1] == self._eos_id else FinishReason.LENGTH,
                 weight_version=self.weight_version,
             )
-            for row, reason in enumerate(reasons)
-            if reason is not None
+            for length, row_tokens, row_log_probs in zip(
+                lengths.tolist(), tokens.tolist(), log_probs.tolist(), strict=True
+            )
         ]
 
 
-def _next_uniforms(generators: Sequence[torch.Generator], *, wanted: Sequence[bool]) -> torch.Tensor:
-    """One number in [0, 1) for each wanted row, 0 for the others, `(B,)` float64."""
-    return torch.tensor(
-        [
-            torch.rand((), generator=generator, dtype=torch.float64).item() if wants else 0.0
-            for generator, wants in zip(generators, wanted, strict=True)
-        ],
-        dtype=torch.float64,
-    )
+def uniform_numbers(requests: Sequence[SamplingRequest]) -> torch.Tensor:
+    """The numbers in [0, 1) that a request's tokens are drawn with, `(B, T)` float64, 0 behind its budget.
+
+    One generator a request, so they depend on its seed alone. A longer budget continues the same numbers.
+    """
+    numbers = torch.zeros(len(requests), max(request.max_tokens for request in requests), dtype=torch.float64)
+    for row, request in zip(numbers, requests, strict=True):
+        count = request.max_tokens
+        row[:count] = torch.rand(count, generator=torch.Generator().manual_seed(request.seed), dtype=torch.float64)
+    return numbers
