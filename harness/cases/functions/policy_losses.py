@@ -23,7 +23,6 @@ from harness.cases.functions.log_probs import policy_pairs
 from harness.cases.tolerances import smallest_normal
 from harness.strategies import masks, numbers, table
 
-
 _CLOSE = st.sampled_from([0.3, -0.3, 0.1, -0.7, 0.5])
 
 

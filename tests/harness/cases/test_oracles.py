@@ -136,6 +136,74 @@ def test_aggregations_of_three_rows_of_which_one_is_empty(mode: str, horizon: in
         assert (counted * values).sum() == pytest.approx(expected * 2 / 3)
 
 
+def test_rloo_and_reinforce_pp_of_a_few_numbers() -> None:
+    got = oracles.rloo(np.array([0.0, 3.0, 6.0, 5.0]), [7, 7, 7, -1], singleton="score")
+    assert got.tolist() == [-4.5, 0.0, 4.5, 5.0]
+    assert oracles.rloo(np.full(3, 0.1), [0, 0, 0], singleton="zero").tolist() == [0.0, 0.0, 0.0]
+    sums, terms = oracles.reinforce_pp(np.array([[1.0, np.nan, -4.0]]), np.array([[1, 0, 1]]), gamma=0.5)
+    assert sums.tolist() == [[-1.0, 0.0, -4.0]]
+    assert terms.tolist() == [[3.0, 0.0, 4.0]]
+
+
+def test_informative_rows_are_those_of_groups_with_two_scores() -> None:
+    assert oracles.informative_rows(np.array([1.0, 2.0, 1.0, 1.0, 5.0]), [0, 1, 0, 1, 2]) == [1, 3]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "taken"), [(5.0, -1.0, 3.0, True), (5.0, 1.0, -1.2, False)])
+def test_the_dual_clip_is_of_negative_advantages(ratio: float, advantage: float, loss: float, taken: bool) -> None:
+    value, gradient, cut = oracles.dual_clip(
+        np.array([math.log(ratio)]),
+        np.zeros(1),
+        np.array([advantage]),
+        low=0.2,
+        high=0.2,
+        dual=3.0,
+        log_ratio_bound=20.0,
+    )
+    assert value[0] == pytest.approx(loss)
+    assert gradient[0] == 0.0
+    assert bool(cut[0]) is taken
+
+
+def test_gspo_has_the_geometric_mean_on_each_counted_token() -> None:
+    new, mask = np.log(np.array([[4.0, 1.0, 9.0]])), np.array([[1, 1, 0]])
+    loss, gradient, clipped = oracles.gspo(
+        new, np.zeros((1, 3)), np.array([[1.0, -1.0, 1.0]]), mask, low=0.2, high=0.2, log_ratio_bound=20.0
+    )
+    assert loss[0] == pytest.approx([-1.2, 2.0, 0.0])
+    assert gradient[0] == pytest.approx([0.0, 2.0, 0.0])
+    assert clipped.tolist() == [[True, False, False]]
+
+
+def test_cispo_has_a_gradient_where_it_clips() -> None:
+    loss, gradient, clipped = oracles.cispo(
+        np.array([-1.0]), np.array([-3.0]), np.array([2.0]), low=0.2, high=0.5, log_ratio_bound=20.0
+    )
+    assert (loss[0], gradient[0], bool(clipped[0])) == (3.0, -3.0, True)
+
+
+def test_weights_are_cut_or_masked_by_token_and_by_sequence() -> None:
+    old, mask = np.log(np.array([[4.0, 0.25, 7.0]])), np.array([[1, 1, 0]])
+    for kind, weights in (
+        ("none", [1.0, 1.0, 0.0]),
+        ("token_truncate", [2.0, 0.25, 0.0]),
+        ("token_mask", [0.0, 0.0, 0.0]),
+        ("sequence_truncate", [1.0, 1.0, 0.0]),
+        ("sequence_mask", [1.0, 1.0, 0.0]),
+    ):
+        got, _ = oracles.importance_weights(old, np.zeros((1, 3)), mask, kind, cap=2.0, floor=0.5, log_ratio_bound=20.0)
+        assert got[0] == pytest.approx(weights), kind
+
+
+def test_the_overlong_penalty_and_the_penalised_reward() -> None:
+    got = oracles.overlong_penalty(np.array([6.0, 7.0, 10.0]), max_length=10, buffer=4, factor=2.0, enabled=True)
+    assert got.tolist() == [0.0, -0.5, -2.0]
+    got = oracles.kl_penalised_rewards(
+        np.array([[1.0, 1.0]]), np.array([[2.0, 2.0]]), np.array([[1, 0]]), coefficient=0.5
+    )
+    assert got.tolist() == [[0.0, 0.0]]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_are_those_of_the_values(seed: int) -> None:
     """Central differences, at points away from the kinks."""
@@ -144,6 +212,8 @@ def test_gradients_are_those_of_the_values(seed: int) -> None:
     for kind in ("k1", "k2", "k3", "abs"):
         _assert_slope(lambda x, kind=kind: oracles.kl(kind, x, second, log_ratio_bound=20.0)[:2], first)
     _assert_slope(lambda x: oracles.ppo_clip(x, second, third, low=0.2, high=0.2, log_ratio_bound=20.0)[:2], first)
+    bounds = {"low": 0.2, "high": 0.2, "log_ratio_bound": 20.0}
+    _assert_slope(lambda x: oracles.dual_clip(x, second, third, **bounds, dual=1.5)[:2], first)
     _assert_slope(lambda x: oracles.clipped_value_loss(x, second, third, clip=0.2)[:2], first)
     logits = random.normal(size=(1, 2, 5))
     for index in np.ndindex(logits.shape):
