@@ -59,6 +59,6 @@ def test_a_function_without_an_oracle_fails_the_case() -> None:
         "settings": {},
         "inputs": {"scores": [], "baselines": []},
     }
-    with pytest.raises(Violation, match="policy_loss.new") as raised:
+    with pytest.raises(Violation, match=r"policy_loss\.new") as raised:
         MatchesOracle().check(Stub(subject=Subject()), data)  # type: ignore[arg-type]
     assert raised.value.failure_class is FailureClass.CONTRACT
