@@ -23,7 +23,7 @@ class Capabilities:
     max_positions: int
     """Longest sequence, prompt and response together."""
     takes_images: bool
-    """A vision tower is there, and an id that stands for its features in a row of tokens."""
+    """A vision tower is there; `config.image_token_id` stands for its features in a row of tokens."""
     experts: int
     """Experts that a router chooses from, in each layer that has them; 0 for a dense model."""
     why_not_packed: str
@@ -46,7 +46,7 @@ def read_capabilities(model: PreTrainedModel) -> Capabilities:
         sliding_window=text.sliding_window if "sliding_attention" in layer_types else None,
         tied_head=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
         max_positions=text.max_position_embeddings,
-        takes_images=vision_tower(model) is not None and getattr(model.config, "image_token_id", None) is not None,
+        takes_images=vision_tower(model) is not None,
         experts=expert_count(model),
         why_not_packed=("its linear-attention state runs on from one sample of a row into the next" if linear else ""),
         why_left_padding_differs=(
@@ -65,7 +65,8 @@ def require_packable(model: PreTrainedModel) -> None:
 def vision_tower(model: nn.Module) -> nn.Module | None:
     """The part of a policy, or of its backbone, that reads pixels; None in a model of text alone."""
     backbone = getattr(model, "model", model)
-    return next((tower for name in ("visual", "vision_tower") if (tower := getattr(backbone, name, None))), None)
+    towers = (getattr(backbone, name, None) for name in ("visual", "vision_tower"))
+    return next((tower for tower in towers if tower is not None), None)
 
 
 def expert_count(model: nn.Module) -> int:
