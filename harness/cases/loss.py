@@ -16,7 +16,7 @@ from harness.cases.functions.base import Quantity
 from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
 from harness.strategies import AGGREGATIONS, GARBAGE, sample_of, splits, train_samples
-from harness.subjects.protocol import Capability
+from harness.subjects.protocol import Capability, Subject
 
 _INTEGERS = ("mask", "tokens", "groups", "lengths")
 
@@ -141,48 +141,58 @@ class MatchesOracle(Case):
         return call()
 
     def check(self, context: Context, data: Mapping[str, Any]) -> None:
-        name, dtype, settings = data["function"], data["dtype"], data["settings"]
         named = context.subject.function_names()
         require(
             set(named) <= set(FUNCTIONS),
             f"no oracle in harness/cases/functions/ holds {sorted(set(named) - set(FUNCTIONS))} to a formula",
             failure_class=FailureClass.CONTRACT,
         )
-        assume(name in named)
-        arrays = _arrays(data)
-        exact = {key: array.astype(np.float64) for key, array in arrays.items()}
-        with np.errstate(all="ignore"):  # what is masked may be anything
-            expected = FUNCTIONS[name].expect(
-                exact, settings, tolerances.machine_epsilon(tolerances.working_dtype(dtype))
-            )
-        answer = context.subject.function(
-            name, arrays, settings={**settings, "dtype": dtype}, gradients_of=tuple(expected.gradients)
+        assume(data["function"] in named)
+        require_matches_oracle(context.subject, data)
+
+
+def require_matches_oracle(subject: Subject, data: Mapping[str, Any]) -> None:
+    """Require that one call, `function` with its `dtype`, `shape`, `settings` and `inputs`, agrees with its oracle."""
+    name, dtype, settings = data["function"], data["dtype"], data["settings"]
+    function = FUNCTIONS[name]
+    arrays = _arrays(data)
+    exact = {key: array.astype(np.float64) for key, array in arrays.items()}
+    with np.errstate(all="ignore"):  # what is masked may be anything
+        expected = function.expect(
+            exact,
+            settings,
+            tolerances.machine_epsilon(dtype if function.stores_half else tolerances.working_dtype(dtype)),
         )
-        where = f"{name} in {dtype}"
-        for output, quantity in expected.outputs.items():
-            require(output in answer.outputs, f"{where} returned no {output}")
-            _require_close(f"{where}: {output}", answer.outputs[output], quantity, tolerances.working_dtype(dtype))
-        for source, quantity in expected.gradients.items():
-            # A gradient comes back in the type of its input, rounded once more.
-            rounded = tolerances.machine_epsilon(dtype) * np.abs(quantity.value)
-            _require_close(
-                f"{where}: gradient by {source}",
-                answer.gradients[source],
-                Quantity(value=quantity.value, error=quantity.error + rounded),
-                dtype,
-            )
+    answer = subject.function(
+        name, arrays, settings={**settings, "dtype": dtype}, gradients_of=tuple(expected.gradients)
+    )
+    where = f"{name} in {dtype}"
+    for output, quantity in expected.outputs.items():
+        require(output in answer.outputs, f"{where} returned no {output}")
+        _require_close(f"{where}: {output}", answer.outputs[output], quantity, tolerances.working_dtype(dtype))
+    for source, quantity in expected.gradients.items():
+        # A gradient comes back in the type of its input, rounded once more.
+        rounded = tolerances.machine_epsilon(dtype) * np.abs(quantity.value)
+        _require_close(
+            f"{where}: gradient by {source}",
+            answer.gradients[source],
+            Quantity(value=quantity.value, error=quantity.error + rounded),
+            dtype,
+        )
 
 
 def _arrays(data: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The inputs as arrays of the drawn type, with garbage wherever the mask is 0."""
-    shape, inputs = tuple(data["shape"]), data["inputs"]
-    counted = np.array(inputs["mask"], dtype=np.int64).reshape(shape) if "mask" in inputs else None
+    inputs = data["inputs"]
+    several = isinstance(data["shape"], Mapping)
+    shapes = {name: tuple(data["shape"][name] if several else data["shape"]) for name in inputs}
+    counted = np.array(inputs["mask"], dtype=np.int64).reshape(shapes["mask"]) if "mask" in inputs else None
     arrays = {}
     for name, values in inputs.items():
         if name in _INTEGERS:
-            arrays[name] = np.array(values, dtype=np.int64).reshape(shape[:2])
+            arrays[name] = np.array(values, dtype=np.int64).reshape(shapes[name][:2])
             continue
-        array = np.array(values, dtype=object).astype(np.float64).reshape(shape)
+        array = np.array(values, dtype=object).astype(np.float64).reshape(shapes[name])
         if counted is not None:
             array = np.where(counted > 0, array, float(data["garbage"]))
         arrays[name] = tolerances.rounded_to(array, data["dtype"])

@@ -13,6 +13,7 @@ from reference_trainer.algorithms import (
     advantages,
     aggregation,
     corrections,
+    distillation,
     groups,
     kl,
     logprobs,
@@ -33,6 +34,13 @@ def _policy_loss(function: str, x: Tensors, **settings: Any) -> Outputs:
     return _token_loss(getattr(losses, function)(*inputs, weights=x.get("weights"), **settings))
 
 
+def _from_hidden(x: Tensors, *, entropy_weight: float, strided: bool, **settings: Any) -> Outputs:
+    hidden, weight = (x[name].T.contiguous().T if strided else x[name] for name in ("hidden", "weight"))
+    log_probs, entropies = logprobs.log_probs_from_hidden(hidden, weight, x["tokens"], **settings)
+    value = log_probs + entropy_weight * entropies if entropy_weight else log_probs
+    return {"value": value, "log_probs": log_probs, "entropies": entropies}
+
+
 def _correction(kind: Any, x: Tensors, **settings: Any) -> Outputs:
     found = corrections.importance_weights(x["old_log_probs"], x["rollout_log_probs"], x["mask"], kind=kind, **settings)
     return {"value": found.weights, **found.metrics}
@@ -47,6 +55,7 @@ def _gae(x: Tensors, **settings: Any) -> Outputs:
 _FUNCTIONS: dict[str, Callable[..., Outputs]] = {
     "log_probs.token": lambda x, **s: {"value": logprobs.token_log_probs(x["logits"], x["tokens"], **s)},
     "log_probs.entropy": lambda x, **s: {"value": logprobs.entropy(x["logits"], **s)},
+    "log_probs.from_hidden": _from_hidden,
     "kl.k1": lambda x: {"value": kl.kl_estimate("k1", x["log_probs"], x["reference"])},
     "kl.k2": lambda x: {"value": kl.kl_estimate("k2", x["log_probs"], x["reference"])},
     "kl.k3": lambda x, **s: {"value": kl.kl_k3(x["log_probs"], x["reference"], **s)},
@@ -76,6 +85,12 @@ _FUNCTIONS: dict[str, Callable[..., Outputs]] = {
     },
     "reward.overlong": lambda x, **s: {"value": shaping.overlong_penalty(x["lengths"], **s)},
     "reward.kl_penalised": lambda x, **s: {"value": kl.kl_penalised_rewards(x["rewards"], x["kl"], x["mask"], **s)},
+    **{
+        f"distillation.{kind}": lambda x, kind=kind, **s: {
+            "value": distillation.divergence(x["student"], x["teacher"], kind=kind, **s)
+        }
+        for kind in get_args(distillation.Divergence)
+    },
     "value_loss.clipped": lambda x, **s: _token_loss(
         losses.value_loss(x["values"], x["old_values"], x["returns"], x["mask"], **s)
     ),

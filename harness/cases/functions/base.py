@@ -43,8 +43,11 @@ Expect = Callable[[Arrays, Settings, float], Expected]
 class Function:
     """`inputs` draws `{"shape": …, "settings": …, "inputs": {name: nested lists}}`.
 
+    Inputs of several shapes have `{name: shape}` there.
+
     `expect(inputs, settings, eps)` takes float64 inputs and the machine epsilon that the function works in.
     """
 
     inputs: st.SearchStrategy[dict[str, Any]]
     expect: Expect
+    stores_half: bool = False  # results on the way are rounded to the inputs' type, whose epsilon `expect` is given
