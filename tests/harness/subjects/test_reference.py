@@ -109,7 +109,7 @@ def test_a_mutant_needs_a_file_to_count_its_hits_in(tiny_cell: Cell) -> None:
 def test_the_size_full_is_never_run(tiny_cell: Cell) -> None:
     full = replace(tiny_cell, size="full")
     for asked in (validate_settings, ReferenceSubject):
-        with pytest.raises(RequestError, match='size "full" is for forecasts and is never run; choose "tiny"'):
+        with pytest.raises(RequestError, match='size "full" is for forecasts and is never run; name its family'):
             asked(full)
 
 
