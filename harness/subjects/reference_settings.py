@@ -13,7 +13,8 @@ def trainer_config(cell: Cell, *, seed: int = 0, **overrides: object) -> Trainer
     """The cell's settings and axes as the trainer's configuration. Raises RequestError where they do not fit."""
     if cell.size == FORECAST_ONLY:
         raise RequestError(
-            f'cell {cell.id}: size "{cell.size}" is for forecasts and is never run; name its family in "tiny" or "shapes"'
+            f'cell {cell.id}: size "{cell.size}" is for forecasts and is never run; name its family in "tiny" or '
+            '"shapes"'
         )
     axes = {"mode": cell.mode, "engine": cell.engine, "dp": cell.dp, "dtype": cell.dtype, "seed": seed}
     try:
