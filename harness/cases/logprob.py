@@ -1,4 +1,4 @@
-"""Cases of the log-prob pass: a token's log-prob belongs to its sequence, not to how the batch was laid out."""
+"""Cases of the log-prob pass: a token's log-prob belongs to its sequence, not to how the batch was laid out or cut."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from harness.cases.base import Case, Context, require
-from harness.cases.tolerances import log_prob_error
+from harness.cases.functions.from_hidden import head_inputs
+from harness.cases.loss import require_matches_oracle
+from harness.cases.tolerances import DTYPES, log_prob_error
 from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
 from harness.strategies import layouts, rows_of_tokens, splits
-from harness.subjects.protocol import Capability, Layout, TrainSample
+from harness.subjects.protocol import Capability, HeadSize, Layout, TrainSample
 
 _ALONE = Layout(rows_per_batch=1)
 
@@ -116,4 +118,75 @@ def require_log_probs(
         )
 
 
-CASES: tuple[Case, ...] = (LayoutInvariant(),)
+class ChunkedEqualsDense(Case):
+    """Log-probs and entropies from hidden states in chunks are those of the whole, and hold a chunk of logits alone.
+
+    Values and the gradients of hidden states and head, for every chunk size from 1 to one more than there are
+    positions, none at all too, in every floating type, for logits of 1e4, ties and tensors that are not contiguous. The
+    bytes alive above the inputs stay within a few chunks of logits and a few gradients of the head, without gradients
+    and in training apart: plain autograd saves every chunk, so that a chunked forward pass alone saves nothing.
+
+    When it fails: only with a last chunk shorter than the others, look at where it is cut. Off by 1e-2 in float32: a
+    sum over the vocabulary was made in half precision. Bytes that grow with positions × vocabulary in training alone:
+    what a chunk makes on the way is kept for the backward pass and not computed again.
+    """
+
+    id = "logprob.chunked-equals-dense"
+    origin = "verl#6593, verl#6704"
+    axes = ()
+    needs = frozenset({Capability.FUNCTIONS, Capability.HEAD_BYTES})
+    failure_class = FailureClass.NUMERICS_DRIFT
+    other_classes = frozenset({FailureClass.NUMERICS_NAN, FailureClass.CONTRACT})
+    examples = 50
+
+    def inputs(self, cell: Cell) -> st.SearchStrategy[dict[str, Any]]:
+        @st.composite
+        def call(draw: st.DrawFn) -> dict[str, Any]:
+            drawn = draw(head_inputs(variants=("chunked", "fused"), most_rows=9, most_tokens=8))
+            bytes_of = {
+                "chunk": draw(st.integers(1, 4)),
+                "rest": draw(st.sampled_from([0, 1])),
+                "dtype": draw(st.sampled_from(["float32", "bfloat16"])),
+                "training": draw(st.booleans()),
+            }
+            return {"function": _FROM_HIDDEN, "dtype": draw(st.sampled_from(DTYPES)), **drawn, "bytes_of": bytes_of}
+
+        return call()
+
+    def check(self, context: Context, data: Mapping[str, Any]) -> None:
+        require(
+            _FROM_HIDDEN in context.subject.function_names(),
+            f"the subject names no function {_FROM_HIDDEN}",
+            failure_class=FailureClass.CONTRACT,
+        )
+        require_matches_oracle(context.subject, data)
+        how = data["bytes_of"]
+        variant, width = data["settings"]["variant"], 2 if how["dtype"] == "bfloat16" else 4
+        size = HeadSize(positions=64 * how["chunk"] + how["rest"], hidden=4, vocabulary=2048, chunk=how["chunk"])
+        held = context.subject.head_bytes(variant, size, dtype=how["dtype"], training=how["training"])
+        allowed = most_bytes(size, width=width, training=how["training"])
+        passes = "forward and backward" if how["training"] else "forward without gradients"
+        require(
+            held <= allowed,
+            f"{variant}, {passes}, holds {held} bytes above its inputs for {size.positions} positions, a vocabulary of "
+            f"{size.vocabulary} and chunks of {size.chunk}; a chunk's logits and the head's gradient explain {allowed}",
+            failure_class=FailureClass.CONTRACT,
+        )
+
+
+_FROM_HIDDEN = "log_probs.from_hidden"
+
+
+def most_bytes(size: HeadSize, *, width: int, training: bool) -> int:
+    """What a pass may hold when it holds one chunk's logits; it does not grow with positions × vocabulary.
+
+    Sixteen numbers of float32 for each of a chunk's logits (the steps from a logit to its gradient); three gradients of
+    the head (the sum, a chunk's part, and their sum); for each position its hidden state, gradient and a product of
+    them in float32, and sixteen results.
+    """
+    logits = 16 * 4 * size.chunk * size.vocabulary
+    positions = size.positions * (3 * 4 * size.hidden + 16 * 8)
+    return logits + positions + (3 * width * size.vocabulary * size.hidden if training else 0)
+
+
+CASES: tuple[Case, ...] = (LayoutInvariant(), ChunkedEqualsDense())

@@ -22,6 +22,7 @@ class Capability(StrEnum):
     FUNCTIONS = "functions"
     UPDATE = "update"
     LOG_PROBS = "log_probs"
+    HEAD_BYTES = "head_bytes"
     GENERATION = "generation"
     SOCKETS = "sockets"
     TRAINING = "training"
@@ -108,6 +109,16 @@ class WorkerPlace:
     rank_scope: str = "tp"  # the tensor-parallel group, or "node": dp_rank * tp_size + the rank in that group
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadSize:
+    """How large one pass from hidden states to log-probs is."""
+
+    positions: int
+    hidden: int
+    vocabulary: int
+    chunk: int  # positions of one chunk
+
+
 class Endpoint(Protocol):
     """One open end of a weight-sync channel over a real socket."""
 
@@ -191,6 +202,14 @@ class Subject(Protocol):
         self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, layout: Layout, temperature: float
     ) -> list[np.ndarray]:
         """Per row of (prompt, response): log-prob of each response token, `(len(response),)`."""
+        ...
+
+    # HEAD_BYTES
+    def head_bytes(self, variant: str, size: HeadSize, *, dtype: str, training: bool) -> int:
+        """Most bytes of tensors alive above the inputs in a pass from hidden states to log-probs and entropies.
+
+        In training with its backward pass, whose gradients of hidden states and head count too.
+        """
         ...
 
     # GENERATION

@@ -11,13 +11,14 @@ import torch
 
 from harness.matrix.cell import Cell
 from harness.mutants.activate import Activation
-from harness.subjects import reference_functions, reference_sockets
+from harness.subjects import reference_functions, reference_head, reference_sockets
 from harness.subjects.protocol import (
     Capability,
     Endpoint,
     FunctionAnswer,
     Generation,
     GenerationRequest,
+    HeadSize,
     Layout,
     Padded,
     TrainingRun,
@@ -111,6 +112,9 @@ class ReferenceSubject:
         )
         answers: dict[int, np.ndarray] = {index: row.double().numpy() for index, row in zip(order, found, strict=True)}
         return [answers[index] for index in range(len(rows))]
+
+    def head_bytes(self, variant: str, size: HeadSize, *, dtype: str, training: bool) -> int:
+        return reference_head.peak(variant, size, dtype=dtype, training=training)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         samples = self._trainer[0].engine.generate(
