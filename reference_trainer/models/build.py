@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 
 from reference_trainer.config import ModelConfig
 from reference_trainer.models.capabilities import expert_count
-from reference_trainer.models.checkpoint import load_policy
+from reference_trainer.models.checkpoint import load_drafter, load_policy
 from reference_trainer.models.configurations import told_as_config_error, transformers_config
+from reference_trainer.models.drafter import attach_drafter
 from reference_trainer.models.families import FAMILIES
 from reference_trainer.models.precision import cast_weights
 
@@ -17,7 +18,7 @@ __all__ = ["build_policy", "redraw_matrices", "transformers_config"]
 
 
 def build_policy(model: ModelConfig, *, seed: int, dtype: torch.dtype) -> PreTrainedModel:
-    """The language model, in evaluation mode (the trainer uses no dropout), on the CPU. Without adapters or drafter.
+    """The language model with its drafter and without adapters, in evaluation mode (no dropout), on the CPU.
 
     `policy.model` is its backbone and `policy.get_output_embeddings()` its head. Equal arguments give bit-equal
     weights and leave the global random state alone. Tied weights stay tied. A checkpoint has no use for the seed.
@@ -34,6 +35,10 @@ def build_policy(model: ModelConfig, *, seed: int, dtype: torch.dtype) -> PreTra
         redraw_matrices(policy, seed=seed, std=model.init_std)
         cast_weights(policy, dtype)
     _choose_experts(policy, dtype)
+    if model.drafter is not None:
+        attach_drafter(policy, model.drafter, seed=seed, dtype=dtype, std=model.init_std)
+        if model.checkpoint is not None:
+            load_drafter(policy, model.checkpoint)
     return policy.eval()
 
 

@@ -25,6 +25,11 @@ class Head:
     softcap: float | None = None
     """Gemma's `final_logit_softcapping`."""
 
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`(…, H)` to `(…, V)`."""
+        plain = nn.functional.linear(hidden, self.weight)
+        return plain if self.softcap is None else self.softcap * torch.tanh(plain / self.softcap)
+
 
 def head_of(policy: PreTrainedModel) -> Head:
     """The language-model head."""

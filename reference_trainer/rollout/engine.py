@@ -18,7 +18,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingRequest:
-    """One prompt to continue. `seed` alone decides the draw, whatever the batch mates."""
+    """One prompt to continue. `seed` alone decides the draw, whatever the batch mates, unless there are drafts."""
 
     prompt: tuple[int, ...]
     seed: int
@@ -26,6 +26,7 @@ class SamplingRequest:
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
     top_k: int = 0  # 0: off
+    draft_tokens: int | None = None  # proposed at a time by the model's drafter; 0: none, None: as the engine is set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,12 @@ class Sample:
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
     weight_version: int
+    drafted: tuple[int, ...] = ()
+    """Drafts at each place behind the last token, over all rounds in which the row was alive; empty without drafter."""
+    accepted: tuple[int, ...] = ()
+    """Those of them that the target accepted, before a batch mate held the row up."""
+    target_forwards: int = 0
+    """Forward passes of the policy until this sample was done; as many as tokens without drafts."""
 
 
 class RolloutEngine(Protocol):

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from reference_trainer.models.drafter import Drafter, drafter_of
+from reference_trainer.rollout.drafted import DraftedDecoding
 from reference_trainer.rollout.engine import FinishReason, Sample, SamplingRequest
 from reference_trainer.rollout.kv_cache import roomy_cache
 from reference_trainer.rollout.sampling import choose_tokens
@@ -21,10 +23,29 @@ from reference_trainer.weights.apply import apply_tensors
 class NativeEngine:
     """A `RolloutEngine` in this process. It owns `model`: weights change only through `update_weights`."""
 
-    def __init__(self, model: PreTrainedModel, *, eos_id: int | None, pad_id: int | None, max_rows: int = 256) -> None:
-        """`eos_id` None never stops early; `max_rows` bounds the rows decoded at once, and so the cache."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        eos_id: int | None,
+        pad_id: int | None,
+        max_rows: int = 256,
+        draft_tokens: int = 0,
+        draft_rows: int = 16,
+        drafter: Drafter | None = None,
+    ) -> None:
+        """`eos_id` None never stops early; `max_rows` bounds the rows decoded at once, and so the cache.
+
+        `draft_tokens` are proposed at a time, to at most `draft_rows` rows together, by `drafter`; None for the
+        model's own. Raises ValueError when there is none.
+        """
         self.model = model.eval()
         self.weight_version = 0
+        self.target_forwards = 0  # passes of the model over its cache, since the start
+        self._drafter = drafter if drafter is not None else drafter_of(model)
+        self._draft_tokens, self._draft_rows = draft_tokens, draft_rows
+        if draft_tokens and self._drafter is None:
+            raise ValueError(f"draft_tokens is {draft_tokens} but the model has no drafter; set model.drafter, or 0")
         self._eos_id = eos_id
         self._filler = pad_id if pad_id is not None else 0  # what a finished row goes on with, unread
         self._max_rows = max_rows
@@ -33,14 +54,18 @@ class NativeEngine:
         """One sample a request, in order. Raises ValueError for a request that can't be decoded."""
         for index, request in enumerate(requests):
             self._refuse_impossible(request, index)
-        by_length: dict[int, list[int]] = {}
+        alike: dict[tuple[int, int], list[int]] = {}
         for index, request in enumerate(requests):
-            by_length.setdefault(len(request.prompt), []).append(index)
+            alike.setdefault((len(request.prompt), self._drafts(request)), []).append(index)
         samples: dict[int, Sample] = {}
-        for indices in by_length.values():
-            for start in range(0, len(indices), self._max_rows):
-                chunk = indices[start : start + self._max_rows]
-                samples |= zip(chunk, self._decode([requests[index] for index in chunk]), strict=True)
+        for (_, drafts), indices in alike.items():
+            rows = min(self._max_rows, self._draft_rows) if drafts else self._max_rows
+            for start in range(0, len(indices), rows):
+                chunk = indices[start : start + rows]
+                asked = [requests[index] for index in chunk]
+                decoded = self._decode_drafted(asked, drafts=drafts) if drafts else self._decode(asked)
+                self.target_forwards += max(sample.target_forwards for sample in decoded)
+                samples |= zip(chunk, decoded, strict=True)
         return [samples[index] for index in range(len(requests))]
 
     def update_weights(self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int) -> int:
@@ -55,6 +80,16 @@ class NativeEngine:
     def close(self) -> None:
         """Nothing outlives the engine."""
 
+    def _drafts(self, request: SamplingRequest) -> int:
+        return self._draft_tokens if request.draft_tokens is None else request.draft_tokens
+
+    def _decode_drafted(self, requests: Sequence[SamplingRequest], *, drafts: int) -> list[Sample]:
+        assert self._drafter is not None
+        decoding = DraftedDecoding(
+            self.model, self._drafter, requests, draft_tokens=drafts, eos_id=self._eos_id, filler=self._filler
+        )
+        return decoding.run(weight_version=self.weight_version)
+
     def _refuse_impossible(self, request: SamplingRequest, index: int) -> None:
         limit = self.model.config.get_text_config().max_position_embeddings
         if not request.prompt:
@@ -67,6 +102,10 @@ class NativeEngine:
             raise ValueError(
                 f"request {index} needs {len(request.prompt)} + {request.max_tokens} positions but the model has "
                 f"{limit}; shorten the prompt or lower max_tokens"
+            )
+        if self._drafts(request) < 0 or (self._drafts(request) and self._drafter is None):
+            raise ValueError(
+                f"request {index} has draft_tokens {request.draft_tokens}; they need a drafter and are at least 0"
             )
         if request.temperature < 0 or not 0 < request.top_p <= 1 or request.top_k < 0:
             raise ValueError(
@@ -126,6 +165,7 @@ class NativeEngine:
                 log_probs=tuple(row_log_probs[:length]),
                 finish_reason=FinishReason.STOP if row_tokens[length - 1] == self._eos_id else FinishReason.LENGTH,
                 weight_version=self.weight_version,
+                target_forwards=length,
             )
             for length, row_tokens, row_log_probs in zip(
                 lengths.tolist(), tokens.tolist(), log_probs.tolist(), strict=True

@@ -105,6 +105,9 @@ def decode_sample(fields: Mapping[str, Any]) -> Sample:
         log_probs=tuple(fields["log_probs"]),
         finish_reason=FinishReason(fields["finish_reason"]),
         weight_version=fields["weight_version"],
+        drafted=tuple(fields["drafted"]),
+        accepted=tuple(fields["accepted"]),
+        target_forwards=fields["target_forwards"],
     )
 
 
