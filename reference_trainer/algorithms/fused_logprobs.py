@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 _ALIGNED = 64  # blocks of the vocabulary have a multiple of it where they can: products are slower at odd widths
 
@@ -88,10 +87,11 @@ class _FusedLogProbs(torch.autograd.Function):
         return log_probs, entropies
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, by_log_prob: torch.Tensor | None, by_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: what follows has no graph
+            raise RuntimeError('fused log-probs can be differentiated once only; use the variant "chunked" or "dense"')
         hidden, weight, labels, log_sums, entropies = ctx.saved_tensors
         temperature, softcap, chunk = ctx.settings
         if by_log_prob is None and by_entropy is None:

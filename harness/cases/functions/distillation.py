@@ -27,7 +27,7 @@ def _inputs(kind: str) -> st.SearchStrategy[dict[str, Any]]:
         if impossible is not None:
             # A KL is infinite where its second side alone rules a token out; and nothing is left to bring back to 1
             # where the student rules out the only token kept.
-            allowed = [("student", "teacher")]
+            allowed: list[tuple[str, ...]] = [("student", "teacher")]
             if tail == "lumped":
                 allowed += [("student",)] * (kind != "forward_kl") + [("teacher",)] * (kind != "reverse_kl")
             sides = draw(st.sampled_from(allowed))

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from harness.cases.functions.base import Arrays, Expected, Function, Quantity, Settings
-from harness.cases.oracles.from_hidden import from_hidden
+from harness.cases.oracles.from_hidden import log_probs_from_hidden
 from harness.strategies import numbers, table
 
 VARIANTS = ("dense", "logsumexp", "chunked", "fused")
@@ -49,7 +49,7 @@ def expect_from_hidden(inputs: Arrays, settings: Settings, eps: float) -> Expect
     """
     hidden, weight, tokens = inputs["hidden"], inputs["weight"], inputs["tokens"].astype(np.int64)
     temperature, softcap, bonus = (settings[name] for name in ("temperature", "softcap", "entropy_weight"))
-    log_probs, entropies, by_hidden, by_weight = from_hidden(
+    log_probs, entropies, by_hidden, by_weight = log_probs_from_hidden(
         hidden, weight, tokens, temperature=temperature, softcap=softcap, entropy_weight=bonus
     )
     vocabulary, terms = len(weight), np.abs(hidden) @ np.abs(weight).T

@@ -16,6 +16,8 @@ from harness.cases.oracles.advantages import (
     standardise,
 )
 from harness.cases.oracles.corrections import importance_weights, kl_penalised_rewards, overlong_penalty
+from harness.cases.oracles.distillation import divergence
+from harness.cases.oracles.from_hidden import log_probs_from_hidden
 from harness.cases.oracles.log_probs import entropy, kl, log_softmax, token_log_probs
 from harness.cases.oracles.losses import aggregation_weights, cispo, clipped_value_loss, dual_clip, gspo, ppo_clip
 
@@ -23,6 +25,7 @@ __all__ = [
     "aggregation_weights",
     "cispo",
     "clipped_value_loss",
+    "divergence",
     "dual_clip",
     "entropy",
     "gae",
@@ -32,6 +35,7 @@ __all__ = [
     "informative_rows",
     "kl",
     "kl_penalised_rewards",
+    "log_probs_from_hidden",
     "log_softmax",
     "overlong_penalty",
     "ppo_clip",

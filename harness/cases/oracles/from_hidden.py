@@ -7,7 +7,7 @@ import numpy as np
 from harness.cases.oracles.log_probs import entropy, token_log_probs
 
 
-def from_hidden(
+def log_probs_from_hidden(
     hidden: np.ndarray,
     weight: np.ndarray,
     tokens: np.ndarray,
