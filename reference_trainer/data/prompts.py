@@ -1,4 +1,4 @@
-"""Prompts and answers from reasoning-gym, a function of the seed: equal seeds give equal tasks in equal order.
+"""Prompts and answers, from reasoning-gym or with images of our own: equal seeds give equal tasks in equal order.
 
 reasoning-gym draws item i of a dataset with seed s from `Random(s + i)`, so neighbouring seeds share items. Training
 and held-out tasks therefore take their seeds from disjoint halves of the 32-bit range. What is disjoint are the
@@ -15,8 +15,10 @@ from transformers import PreTrainedTokenizerFast
 
 from reference_trainer.config import ConfigError, TaskConfig
 from reference_trainer.config_errors import nearest_name
+from reference_trainer.data.image_tasks import IMAGE_DATASETS
+from reference_trainer.data.image_tokens import ImageTokens
 from reference_trainer.data.images import Image
-from reference_trainer.data.tokenizer import encode, encode_chat
+from reference_trainer.data.segments import encode_segments
 
 Split = Literal["train", "held_out"]
 
@@ -37,11 +39,19 @@ class Task:
 class TaskSource:
     """`size` tasks of one split by index; after the last one they start again.
 
-    Raises ConfigError for a dataset or settings that reasoning-gym does not take.
+    Raises ConfigError for a dataset that there is not or settings that it does not take, and for images that the
+    model has no use for. `image_tokens` is what stands for an image in the model's rows, None when it takes none.
     """
 
     def __init__(
-        self, config: TaskConfig, tokenizer: PreTrainedTokenizerFast, *, seed: int, split: Split, size: int
+        self,
+        config: TaskConfig,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        seed: int,
+        split: Split,
+        size: int,
+        image_tokens: ImageTokens | None = None,
     ) -> None:
         if size > _MOST_TASKS:
             raise ConfigError(f"the run needs {size} tasks; at most {_MOST_TASKS} have distinct seeds, so lower steps")
@@ -51,16 +61,16 @@ class TaskSource:
         self._size = size
         self._config = config
         self._tokenizer = tokenizer
+        self._image_tokens = image_tokens
+        if config.dataset in IMAGE_DATASETS:
+            _require_fitting_images(self.dataset, image_tokens, config.dataset)
 
     def task(self, index: int) -> Task:
         """Task number `index`, always the same."""
         entry = self.dataset[index % self._size]
-        text = self._text(entry)
-        if self._config.chat_template:
-            prompt = encode_chat(self._tokenizer, [{"role": "user", "content": text}])
-        else:
-            prompt = encode(self._tokenizer, text)
-        return Task(prompt=prompt, answer=entry["answer"], entry=entry)
+        segments = (*entry.get("images", ()), self._text(entry))
+        prompt, images = encode_segments(self._tokenizer, segments, self._image_tokens, chat=self._config.chat_template)
+        return Task(prompt=prompt, answer=entry["answer"], entry=entry, images=images)
 
     def tasks(self, start: int, count: int) -> list[Task]:
         """Tasks `start` to `start + count - 1`."""
@@ -77,12 +87,28 @@ class TaskSource:
             ) from None
 
 
+def _require_fitting_images(dataset: Any, tokens: ImageTokens | None, name: str) -> None:
+    """All sizes before the run, instead of one in the middle of it."""
+    if tokens is None:
+        raise ConfigError(f'task.dataset "{name}" has images and the model takes none; choose one with a vision tower')
+    for size in dataset.settings.sizes:
+        try:
+            tokens.grid(Image(height=size, width=size, rgb=bytes(3 * size * size)))
+        except ValueError as error:
+            raise ConfigError(f"task.settings.sizes does not suit the model: {error}") from None
+
+
 def _create_dataset(config: TaskConfig, *, seed: int, size: int) -> Any:
+    if config.dataset in IMAGE_DATASETS:
+        given = config.settings if "settings" in config.model_fields_set else {}  # unsaid, they are another dataset's
+        return IMAGE_DATASETS[config.dataset](given, seed=seed, size=size)
     import reasoning_gym  # here, because it takes seconds and only a run with prompts needs it
     from reasoning_gym.factory import DATASETS
 
     if config.dataset not in DATASETS:
-        raise ConfigError(f'task.dataset is "{config.dataset}"; {nearest_name(config.dataset, sorted(DATASETS))}')
+        raise ConfigError(
+            f'task.dataset is "{config.dataset}"; {nearest_name(config.dataset, sorted((*DATASETS, *IMAGE_DATASETS)))}'
+        )
     try:
         return reasoning_gym.create_dataset(config.dataset, seed=seed, size=size, **config.settings)
     except (TypeError, ValueError, AssertionError) as error:

@@ -17,5 +17,5 @@ def response_text(tokenizer: PreTrainedTokenizerFast, tokens: Sequence[int]) -> 
 
 
 def score_response(source: TaskSource, task: Task, text: str) -> float:
-    """Score in [0, 1] of an answer, by reasoning-gym's scorer of the dataset."""
+    """Score in [0, 1] of an answer, by the dataset's own scorer."""
     return float(source.dataset.score_answer(text, task.entry))

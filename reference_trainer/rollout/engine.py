@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from reference_trainer.data.images import Image
+
 
 class FinishReason(StrEnum):
     STOP = "stop"  # the end token was sampled; it is the last token of the sample
@@ -26,6 +28,7 @@ class SamplingRequest:
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0
     top_k: int = 0  # 0: off
+    images: tuple[Image, ...] = ()  # in the order of their placeholders in the prompt
     draft_tokens: int | None = None  # proposed at a time by the model's drafter; 0: none, None: as the engine is set
 
 

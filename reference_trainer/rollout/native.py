@@ -13,9 +13,12 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from reference_trainer.models.drafter import Drafter, drafter_of
+from reference_trainer.models.inputs import Positions, check_images
+from reference_trainer.models.media import placeholder_ids
 from reference_trainer.rollout.drafted import DraftedDecoding
 from reference_trainer.rollout.engine import FinishReason, Sample, SamplingRequest
 from reference_trainer.rollout.kv_cache import roomy_cache
+from reference_trainer.rollout.prefill import prefill
 from reference_trainer.rollout.sampling import choose_tokens
 from reference_trainer.weights.apply import apply_tensors
 
@@ -49,6 +52,7 @@ class NativeEngine:
         self._eos_id = eos_id
         self._filler = pad_id if pad_id is not None else 0  # what a finished row goes on with, unread
         self._max_rows = max_rows
+        self._placeholders = placeholder_ids(model.config)  # never drawn
 
     def generate(self, requests: Sequence[SamplingRequest]) -> list[Sample]:
         """One sample a request, in order. Raises ValueError for a request that can't be decoded."""
@@ -98,6 +102,7 @@ class NativeEngine:
             )
         if request.max_tokens < 1:
             raise ValueError(f"request {index} has max_tokens {request.max_tokens}; ask for at least 1")
+        check_images(self.model, request.prompt, request.images, row=f"request {index}")
         if len(request.prompt) + request.max_tokens > limit:
             raise ValueError(
                 f"request {index} needs {len(request.prompt)} + {request.max_tokens} positions but the model has "
@@ -126,10 +131,11 @@ class NativeEngine:
         running = torch.ones_like(budgets, dtype=torch.bool)
         tokens: list[torch.Tensor] = []  # (B,) each, as are the log-probs; unread once a row has finished
         log_probs: list[torch.Tensor] = []
-        logits, cache = self._prefill(requests)
+        banned = torch.tensor(self._placeholders, device=device) if self._placeholders else None
+        logits, cache, positions = self._prefill(requests)
         while True:
             chosen, chosen_log_probs = choose_tokens(
-                logits, uniforms[:, len(tokens)], temperature=temperature, top_p=top_p, top_k=top_k
+                logits, uniforms[:, len(tokens)], temperature=temperature, top_p=top_p, top_k=top_k, banned=banned
             )
             tokens.append(chosen)
             log_probs.append(chosen_log_probs)
@@ -141,21 +147,19 @@ class NativeEngine:
                 return self._samples(lengths, torch.stack(tokens, dim=1), torch.stack(log_probs, dim=1))
             # Finished rows stay in the batch: a shrinking one would move the others' logits by rounding.
             ids = torch.where(running, chosen, self._filler)[:, None]
-            output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            at = positions.inputs(len(tokens) - 1)
+            output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **at)
             logits = output.logits[:, -1]
 
-    def _prefill(self, requests: Sequence[SamplingRequest]) -> tuple[torch.Tensor, DynamicCache]:
-        """Logits `(B, V)` of each request's first token, and the cache behind it; equal prompts are computed once."""
-        device = self.model.device
-        places: dict[tuple[int, ...], int] = {}
-        index = [places.setdefault(request.prompt, len(places)) for request in requests]
-        ids = torch.tensor(list(places), device=device)
-        cache = roomy_cache(self.model.config, capacity=ids.shape[1] + max(request.max_tokens for request in requests))
-        output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        rows = torch.tensor(index, device=device)
-        if len(places) < len(requests):
-            cache.reorder_cache(rows)  # type: ignore[arg-type]  # the library's name for a tensor of int64
-        return output.logits[:, -1][rows], cache
+    def _prefill(self, requests: Sequence[SamplingRequest]) -> tuple[torch.Tensor, DynamicCache, Positions]:
+        """Logits `(B, V)` of each request's first token, the cache behind it and where the responses stand."""
+        first = prefill(self.model, requests)
+        length = len(requests[0].prompt)
+        cache = roomy_cache(self.model.config, capacity=length + max(request.max_tokens for request in requests))
+        output = self.model(**first.inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        if first.shared:
+            cache.reorder_cache(first.rows)  # type: ignore[arg-type]  # the library's name for a tensor of int64
+        return output.logits[:, -1][first.rows], cache, first.positions
 
     def _samples(self, lengths: torch.Tensor, tokens: torch.Tensor, log_probs: torch.Tensor) -> list[Sample]:
         """What each row came to, from `(B,)` and `(B, T)`."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from reference_trainer.data.images import as_image, as_plain
 from reference_trainer.rollout import addresses
 from reference_trainer.rollout.channel import Channel, Message
 from reference_trainer.rollout.engine import FinishReason, RolloutEngine, Sample, SamplingRequest
@@ -96,7 +97,12 @@ def _main(start: ReplicaStart) -> None:
 
 
 def encode_request(request: SamplingRequest) -> dict[str, Any]:
-    return dict(vars(request))
+    return {**vars(request), "images": [as_plain(image) for image in request.images]}
+
+
+def decode_request(fields: Mapping[str, Any]) -> SamplingRequest:
+    images = tuple(as_image(image) for image in fields["images"])
+    return SamplingRequest(**{**fields, "prompt": tuple(fields["prompt"]), "images": images})
 
 
 def decode_sample(fields: Mapping[str, Any]) -> Sample:
@@ -141,9 +147,7 @@ def _next_message(channel: Channel) -> Message:
 
 
 def _generated(engine: RolloutEngine, message: Message) -> dict[str, Any]:
-    requests = [
-        SamplingRequest(**{**fields, "prompt": tuple(fields["prompt"])}) for fields in message.header["requests"]
-    ]
+    requests = [decode_request(fields) for fields in message.header["requests"]]
     try:
         samples = engine.generate(requests)
     except Exception as error:

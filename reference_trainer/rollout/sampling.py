@@ -18,17 +18,19 @@ def choose_tokens(
     temperature: torch.Tensor,
     top_p: torch.Tensor,
     top_k: torch.Tensor,
+    banned: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Next token of each row and its log-prob, from logits `(B, V)`; everything else is `(B,)`.
 
     `temperature` 0 is greedy, `top_p` 1 and `top_k` 0 are off, `uniforms` lie in [0, 1). The log-prob is of the
-    policy at `temperature` (at 1 for a greedy row), before top-p and top-k.
+    policy at `temperature` (at 1 for a greedy row), before top-p, top-k and the ban of the ids `banned` `(K,)`.
     """
     greedy = temperature == 0
     divisor = torch.where(greedy, 1.0, temperature).to(at_least_float32(logits).dtype)
     log_probs = torch.log_softmax(at_least_float32(logits) / divisor[:, None], dim=-1)  # (B, V)
-    probabilities = filter_top_p(filter_top_k(log_probs.double().exp(), top_k), top_p)
-    tokens = torch.where(greedy, log_probs.argmax(-1), draw(probabilities, uniforms))
+    allowed = without(log_probs, banned)
+    probabilities = filter_top_p(filter_top_k(allowed.double().exp(), top_k), top_p)
+    tokens = torch.where(greedy, allowed.argmax(-1), draw(probabilities, uniforms))
     return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
@@ -45,6 +47,15 @@ def sampled_distribution(
     kept = filter_top_p(filter_top_k(log_probs.double().exp(), top_k), top_p)
     likeliest = torch.zeros_like(kept).scatter_(-1, log_probs.argmax(-1, keepdim=True), 1.0)
     return log_probs, torch.where(greedy[:, None], likeliest, kept / kept.sum(-1, keepdim=True))
+
+
+def without(log_probs: torch.Tensor, banned: torch.Tensor | None) -> torch.Tensor:
+    """Log-probs `(…, V)` with probability 0 for the ids `banned` `(K,)`; the others keep theirs.
+
+    Placeholders of images are banned: nothing stands behind one that was sampled. A trainer knows of no ban, so the
+    log-prob of a drawn token is taken before it, as before top-k and top-p, and agrees with the trainer's.
+    """
+    return log_probs if banned is None else log_probs.index_fill(-1, banned, -torch.inf)
 
 
 def filter_top_k(probabilities: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:

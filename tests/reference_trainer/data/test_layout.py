@@ -15,7 +15,9 @@ from reference_trainer.trainers.forward import response_log_probs, response_valu
 from tests.reference_trainer.tiny import MODELS
 
 TOKENS = st.integers(0, 255)
-ROWS = st.lists(st.builds(Row, st.lists(TOKENS, min_size=1, max_size=5), st.lists(TOKENS, max_size=4)), max_size=4)
+ROWS = st.lists(
+    st.builds(Row, st.lists(TOKENS, min_size=1, max_size=5), st.lists(TOKENS, max_size=4), st.just(())), max_size=4
+)
 
 
 @given(rows=ROWS, side=st.sampled_from(["left", "right"]), extra=st.integers(0, 3))
