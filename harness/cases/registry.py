@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.cases import logprob, loss, rollout, sockets, training
+from harness.cases import drafts, logprob, loss, rollout, sockets, training
 from harness.cases.base import Case
 
-_MODULES = (rollout, sockets, loss, logprob, training)
+_MODULES = (rollout, drafts, sockets, loss, logprob, training)
 
 
 @cache

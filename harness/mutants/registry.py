@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.mutants import advantages, logprob, loss, policy_losses, rollout, sockets, training
+from harness.mutants import advantages, drafts, logprob, loss, policy_losses, rollout, sockets, training
 from harness.mutants.base import Mutant
 
-_MODULES = (rollout, sockets, loss, advantages, policy_losses, logprob, training)
+_MODULES = (rollout, drafts, sockets, loss, advantages, policy_losses, logprob, training)
 
 
 @cache

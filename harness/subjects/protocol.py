@@ -24,6 +24,7 @@ class Capability(StrEnum):
     LOG_PROBS = "log_probs"
     HEAD_BYTES = "head_bytes"
     GENERATION = "generation"
+    DRAFTS = "drafts"  # generation with drafts: `draft_tokens` and `equal_drafter` of a request
     SOCKETS = "sockets"
     TRAINING = "training"
 
@@ -86,6 +87,8 @@ class GenerationRequest:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0: off
+    draft_tokens: int | None = None  # proposed at a time; 0: none, None: as the cell is set
+    equal_drafter: bool = False  # drafts are the target's own, so that all of them should be accepted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,9 @@ class Generation:
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]  # under the untruncated policy at `temperature`, one a token
     finish_reason: str  # "stop", "length" or "abort"
+    drafted: tuple[int, ...] = ()  # at each place behind the last token, over all rounds; empty without drafts
+    accepted: tuple[int, ...] = ()  # of those
+    target_forwards: int = 0  # passes of the target until it was done
 
 
 @dataclass(frozen=True, kw_only=True)

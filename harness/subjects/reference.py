@@ -32,7 +32,9 @@ from reference_trainer.data import padding
 from reference_trainer.data.layout import Row
 from reference_trainer.models.build import transformers_config
 from reference_trainer.rollout.engine import RolloutEngine, SamplingRequest
+from reference_trainer.rollout.native import NativeEngine
 from reference_trainer.rollout.replicas import ReplicaPool
+from reference_trainer.rollout.self_drafter import SelfDrafter
 from reference_trainer.trainers.factory import build_trainer
 from reference_trainer.trainers.sync import SyncTrainer
 
@@ -117,7 +119,11 @@ class ReferenceSubject:
         return reference_head.peak(variant, size, dtype=dtype, training=training)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        samples = self._trainer[0].engine.generate(
+        if {request.equal_drafter for request in requests} == {True}:
+            engine: RolloutEngine = self._own_drafts()
+        else:
+            engine = self._trainer[0].engine
+        samples = engine.generate(
             [
                 SamplingRequest(
                     prompt=tuple(request.prompt),
@@ -126,14 +132,27 @@ class ReferenceSubject:
                     temperature=request.temperature,
                     top_p=request.top_p,
                     top_k=request.top_k,
+                    draft_tokens=request.draft_tokens,
                 )
                 for request in requests
             ]
         )
         return [
-            Generation(tokens=sample.tokens, log_probs=sample.log_probs, finish_reason=str(sample.finish_reason))
+            Generation(
+                tokens=sample.tokens,
+                log_probs=sample.log_probs,
+                finish_reason=str(sample.finish_reason),
+                drafted=sample.drafted,
+                accepted=sample.accepted,
+                target_forwards=sample.target_forwards,
+            )
             for sample in samples
         ]
+
+    def _own_drafts(self) -> RolloutEngine:
+        """The policy in an engine of its own, drafting for itself."""
+        _, pad, end = self.vocabulary()
+        return NativeEngine(self._trainer[0].policy, eos_id=end, pad_id=pad, drafter=SelfDrafter())
 
     def open_sender(self, place: WorkerPlace) -> Endpoint:
         return reference_sockets.open_sender(place)

@@ -20,6 +20,7 @@ from reference_trainer.algorithms import (
     losses,
     shaping,
 )
+from reference_trainer.rollout import speculative
 
 Tensors = Mapping[str, torch.Tensor]
 Outputs = dict[str, torch.Tensor]
@@ -49,6 +50,21 @@ def _correction(kind: Any, x: Tensors, **settings: Any) -> Outputs:
 def _gae(x: Tensors, **settings: Any) -> Outputs:
     found, returns = advantages.gae(x["rewards"], x["values"], x["mask"], **settings)
     return {"advantages": found, "returns": returns}
+
+
+def _propose(x: Tensors) -> Outputs:
+    tokens, q = speculative.propose(x["logits"], x["uniforms"], **_filters(x))
+    return {"tokens": tokens, "probabilities": q}
+
+
+def _verify(x: Tensors) -> Outputs:
+    uniforms = x["accept_uniforms"], x["choice_uniforms"]
+    verdict = speculative.verify(x["logits"], x["drafts"], x["draft_probabilities"], *uniforms, **_filters(x))
+    return verdict._asdict()
+
+
+def _filters(x: Tensors) -> dict[str, torch.Tensor]:
+    return {name: x[name] for name in ("temperature", "top_p", "top_k")}
 
 
 # The functions are looked up when they are called, not when this table is made: a mutant replaces them in between.
@@ -91,6 +107,8 @@ _FUNCTIONS: dict[str, Callable[..., Outputs]] = {
         }
         for kind in get_args(distillation.Divergence)
     },
+    "speculative.propose": _propose,
+    "speculative.verify": _verify,
     "value_loss.clipped": lambda x, **s: _token_loss(
         losses.value_loss(x["values"], x["old_values"], x["returns"], x["mask"], **s)
     ),
