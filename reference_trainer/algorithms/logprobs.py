@@ -94,12 +94,9 @@ def log_probs_from_hidden(
         raise ValueError(f"chunk is {chunk}; a chunk has one position at least")
 
     def whole(hidden: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return _from_logits(
-            head_logits(hidden, weight, softcap=softcap) / temperature,
-            labels,
-            by_log_sum=variant != "dense",
-            with_entropy=with_entropy,
-        )
+        logits = head_logits(hidden, weight, softcap=softcap)
+        scaled = logits / temperature if temperature != 1 else logits  # a copy of all logits is worth avoiding
+        return _from_logits(scaled, labels, by_log_sum=variant != "dense", with_entropy=with_entropy)
 
     match variant:
         case "dense" | "logsumexp":
