@@ -383,6 +383,26 @@ class TrainerConfig(_Section):
         """Optimizer updates of a whole run."""
         return self.steps * self.batch.epochs * (self.rows_per_step // self.batch.mini_batch)
 
+    @property
+    def supervised_tasks(self) -> int:
+        """Tasks that the warm start takes, and the teacher's behind it; rollouts draw those that follow."""
+        distillation = self.algorithm.distillation
+        return (self.warm_start.steps + (distillation.teacher_steps if distillation else 0)) * self.warm_start.batch
+
+    @property
+    def most_rollout_tasks(self) -> int:
+        """Tasks that the rollouts of a whole run can take."""
+        return self.steps * self.task.prompts_per_step * (1 + self.algorithm.dynamic_sampling)
+
+    @property
+    def updates_once_per_rollout(self) -> bool:
+        """One optimizer update a rollout batch: the policy that it starts from is the one that sampled."""
+        return self.batch.epochs == 1 and self.batch.mini_batch == self.rows_per_step
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.measure_kl or self.algorithm.kl != "none"
+
     @model_validator(mode="after")
     def _consistent(self) -> TrainerConfig:
         mini, micro = self.batch.mini_batch, self.batch.micro_batch

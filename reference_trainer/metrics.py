@@ -19,8 +19,14 @@ class StepMetrics:
     """Prompts in the batch."""
     degenerate_groups: int
     """Prompts whose samples all scored the same, so that they teach nothing."""
-    kl: float
-    """KL to the reference policy before the update, k3 estimate, mean over response tokens, nats."""
+    discarded_groups: int
+    """Prompts whose samples all scored the same and that dynamic sampling replaced."""
+    dropped_prompts: int
+    """Prompts longer than the budget, which others replaced."""
+    overlong_penalty: float
+    """Mean of what was taken from the scores for length; at most 0."""
+    kl: float | None
+    """KL to the reference policy before the update, k3 estimate, token mean, nats; None where nobody asked for it."""
     entropy: float
     """Entropy of the policy, mean over response tokens, nats."""
     logprob_gap: float
@@ -31,17 +37,27 @@ class StepMetrics:
     """Largest such gap of a few greedy samples drawn right after the weight sync: a stale engine shows here."""
     loss: float
     """The whole loss."""
-    policy_loss: float
+    policy_loss: float | None
+    """None without a surrogate (pure distillation)."""
     value_loss: float | None
     """None without a critic."""
-    clip_fraction: float
+    distillation_loss: float | None
+    """Divergence from the teacher, aggregated; None without one."""
+    mtp_loss: float | None
+    """Negative log-prob under the drafter, aggregated; None without one that is trained."""
+    correction_weight: float | None
+    """Mean off-policy weight of the tokens; None without a correction."""
+    correction_fraction: float | None
+    """Share of the tokens whose weight was cut or masked."""
+    clip_fraction: float | None
     """Share of response tokens at which the clipped surrogate was in force."""
     value_clip_fraction: float | None
-    approx_kl: float
+    approx_kl: float | None
     """KL from the rollout's policy to the updated one, k3 estimate, nats."""
     grad_norm: float
     """Norm of the policy's gradient before clipping."""
     critic_grad_norm: float | None
+    drafter_grad_norm: float | None
     learning_rate: float
     """Of the policy, in the last update of the step."""
     updates: int
@@ -73,9 +89,13 @@ class StepMetrics:
     drafts_proposed: int | None
     """None without a drafter."""
     drafts_accepted: int | None
+    draft_acceptance: tuple[float, ...]
+    """Share of the drafts accepted at each draft position; empty without a drafter."""
     timeouts: int | None
     """Scorers that ran out of time; None where they run without a limit."""
 
     def as_dict(self) -> dict[str, float | None]:
-        """Plain numbers by name."""
-        return asdict(self)
+        """Plain numbers by name; `draft_acceptance` is told position by position, from `draft_acceptance_1`."""
+        plain = asdict(self)
+        by_position = plain.pop("draft_acceptance")
+        return plain | {f"draft_acceptance_{index}": share for index, share in enumerate(by_position, start=1)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hypothesis import strategies as st
 
@@ -55,6 +55,9 @@ class Case:
     id: ClassVar[str]
     origin: ClassVar[str]  # the public change or report it comes from
     axes: ClassVar[tuple[str, ...]]  # axes of the cell that it reads
+    # cross: it runs for every combination of their values; each: once for every value of each of them, for a property
+    # in which one axis has no hold on another
+    cover: ClassVar[Literal["cross", "each"]] = "cross"
     needs: ClassVar[frozenset[Capability]]
     failure_class: ClassVar[FailureClass] = FailureClass.CONTRACT
     other_classes: ClassVar[frozenset[FailureClass]] = frozenset()  # that its assertions may name instead

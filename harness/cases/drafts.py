@@ -39,7 +39,7 @@ class DraftsAreLossless(Case):
 
     id = "rollout.drafts-are-lossless"
     origin = "arXiv:2211.17192, arXiv:2302.01318; vllm#6552"
-    axes = ("model", "engine", "topology")
+    axes = ("model", "engine")
     needs = frozenset({Capability.FUNCTIONS, Capability.GENERATION, Capability.LOG_PROBS, Capability.DRAFTS})
     other_classes = frozenset({_DRIFT})
     seconds = 120.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.cases import tolerances
 from harness.cases.base import Case, Context, require, require_finite
-from harness.cases.functions import FUNCTIONS
+from harness.cases.functions import FUNCTIONS, HELD_BY_A_LAW
 from harness.cases.functions.base import Quantity
 from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
@@ -36,6 +36,7 @@ class SplitInvariant(Case):
     id = "loss.split-invariant"
     origin = "verl#6957, verl#7225, verl#6836, verl#6464"
     axes = ("model", "algorithm")
+    cover = "each"
     needs = frozenset({Capability.UPDATE})
     failure_class = FailureClass.NUMERICS_DRIFT
     other_classes = frozenset({FailureClass.NUMERICS_NAN, FailureClass.CONTRACT})
@@ -143,8 +144,9 @@ class MatchesOracle(Case):
     def check(self, context: Context, data: Mapping[str, Any]) -> None:
         named = context.subject.function_names()
         require(
-            set(named) <= set(FUNCTIONS),
-            f"no oracle in harness/cases/functions/ holds {sorted(set(named) - set(FUNCTIONS))} to a formula",
+            set(named) <= {*FUNCTIONS, *HELD_BY_A_LAW},
+            f"no oracle in harness/cases/functions/ holds {sorted(set(named) - {*FUNCTIONS, *HELD_BY_A_LAW})} to a "
+            "formula",
             failure_class=FailureClass.CONTRACT,
         )
         assume(data["function"] in named)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.cases import drafts, logprob, loss, rollout, sockets, training
+from harness.cases import drafts, logprob, loss, rollout, sampling, sockets, training, update
 from harness.cases.base import Case
 
-_MODULES = (rollout, drafts, sockets, loss, logprob, training)
+_MODULES = (rollout, sampling, drafts, sockets, loss, update, logprob, training)
 
 
 @cache

@@ -35,6 +35,7 @@ class EmptySequence(Case):
     id = "rollout.empty-sequence"
     origin = "verl#6675"
     axes = ("model", "algorithm")
+    cover = "each"
     needs = frozenset({Capability.PADDING, Capability.UPDATE})
     other_classes = frozenset({FailureClass.NUMERICS_NAN})
 

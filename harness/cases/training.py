@@ -30,7 +30,8 @@ class Trains(Case):
 
     When it fails on a log-prob gap: compare what the engine holds with the trainer's parameters, a tied head and
     buffers included. A gap that grows with the steps is a sync that does not happen; one in half of the samples is a
-    replica that was left out. Parameters that do not move: optimizer, gradient or a learning rate of 0.
+    replica that was left out. Parameters that do not move: optimizer, gradient or a learning rate of 0. A KL to the
+    reference that does not grow: the reference is synced too, or is the policy itself.
     """
 
     id = "cell.trains"
@@ -59,6 +60,17 @@ class Trains(Case):
             "in every group all rewards are equal: there was nothing to learn from",
         )
         require(run.fingerprint != run.fingerprint_before, f"no parameter moved in {_STEPS} steps")
+        self._require_a_reference_that_stays(run)
+
+    def _require_a_reference_that_stays(self, run: TrainingRun) -> None:
+        first, last = run.steps[0].get("kl"), run.steps[-1].get("kl")
+        if first is None or last is None:
+            return  # nobody asked for it
+        require(
+            first < last,
+            f"the KL to the reference policy is {first:.3g} before the first update and {last:.3g} before the last: "
+            "a policy that moves leaves its reference behind",
+        )
 
     def _require_real_step(self, context: Context, step: int, metrics: Mapping[str, float]) -> None:
         require(metrics["response_tokens"] > 0, f"step {step} drew no tokens")
@@ -92,6 +104,7 @@ class RepeatsBitEqual(Case):
     id = "cell.repeats-bit-equal"
     origin = "verl#7037"
     axes = AXES
+    cover = "each"
     needs = frozenset({Capability.TRAINING})
     failure_class = FailureClass.NUMERICS_DRIFT
     examples = 1
@@ -102,7 +115,7 @@ class RepeatsBitEqual(Case):
             context.subject.train(
                 seed=context.seed % _SEEDS,
                 steps=2,
-                warm_start_steps=_WARM_START_STEPS,
+                warm_start_steps=_STEPS,  # of which nothing has to be learnt
                 on_step=lambda step, metrics: context.progress(),
             )
             for _ in range(2)

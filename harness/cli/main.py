@@ -13,6 +13,7 @@ from harness.errors import UserError
 COMMANDS = {
     "plan": Command(target="harness.cli.plan:plan", help="What would run of a suite, and why not the rest."),
     "run": Command(target="harness.cli.run:run", help="Run a suite and leave a bundle."),
+    "train": Command(target="harness.cli.train:train", help="Train once, outside any matrix."),
     "mutants": Command(
         target="harness.cli.mutants:mutants", help="Run the defective variants, and say who catches whom."
     ),

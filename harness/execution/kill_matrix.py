@@ -165,17 +165,13 @@ def _verdict(record: CaseRecord, case: Case) -> tuple[KillVerdict, str]:
 def _places(mutant: Mutant, plan: Plan) -> tuple[str | None, str | None]:
     """The first cell where it must be caught, and the first that it must spare (None when it breaks every cell)."""
     having = [cell for cell in plan.cells if cell.evidence is not None and _has(cell, mutant.case)]
-    target = next((cell.cell for cell in having if _breaks(mutant, cell)), None)
-    bystander = next((cell.cell for cell in having if not _breaks(mutant, cell)), None)
+    target = next((cell.cell for cell in having if mutant.breaks(cell.axes)), None)
+    bystander = next((cell.cell for cell in having if not mutant.breaks(cell.axes)), None)
     return target, bystander
 
 
 def _has(cell: PlannedCell, case: str) -> bool:
     return any(one.case == case and one.state is not PlanState.NOT_APPLICABLE for one in cell.cases)
-
-
-def _breaks(mutant: Mutant, cell: PlannedCell) -> bool:
-    return mutant.only_model in (None, cell.axes["model"]) and mutant.only_topology in (None, cell.axes["topology"])
 
 
 def _row(mutant: Mutant, verdict: KillVerdict, **rest: object) -> Kill:

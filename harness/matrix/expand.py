@@ -12,7 +12,7 @@ from harness.errors import RequestError, nearest
 from harness.matrix.cell import AXES, Cell
 from harness.matrix.load import Catalogue, SuiteFile
 from harness.matrix.merge import merged
-from harness.matrix.schema import Block, SuiteLimits
+from harness.matrix.schema import Block, ModelEntry, SuiteLimits
 from harness.matrix.yaml_document import Document, Place
 from harness.results.records import Exclusion
 
@@ -132,16 +132,31 @@ def _cell(suite: SuiteFile, block: Block, point: dict[str, Any], *, catalogue: C
         **point,
         size=size,
         dtype=block.dtype or defaults.dtype,
-        settings=merged(defaults.settings, {"model": model.sizes[size]}, algorithm.settings, block.settings),
+        settings=merged(
+            defaults.settings, {"model": model.sizes[size]}, model.settings, algorithm.settings, block.settings
+        ),
     )
     documents = catalogue.documents
     layers = (
         SettingsLayer(document=suite.document, place=("defaults", "settings")),
-        SettingsLayer(document=documents["models"], place=(cell.model, "sizes", size), prefix=("model",)),
+        *model_layers(cell, model, documents["models"]),
         SettingsLayer(document=documents["algorithms"], place=(cell.algorithm, "settings")),
         SettingsLayer(document=suite.document, place=(*place, "settings")),
     )
     return PlacedCell(cell=replace(cell, devices=cell.dp), where=where, layers=layers)
+
+
+def model_layers(cell: Cell, model: ModelEntry, document: Document) -> tuple[SettingsLayer, ...]:
+    """Where the settings stand that a cell has from its model."""
+    own = SettingsLayer(document=document, place=(cell.model, "settings"))
+    if model.extends is None:
+        return (SettingsLayer(document=document, place=(cell.model, "sizes", cell.size), prefix=("model",)), own)
+    sizes: Place = (model.extends, "sizes", cell.size)
+    return (
+        SettingsLayer(document=document, place=sizes, prefix=("model",)),
+        SettingsLayer(document=document, place=(model.extends, "settings")),
+        own,
+    )
 
 
 def _unique(asked: Iterable[PlacedCell]) -> list[PlacedCell]:

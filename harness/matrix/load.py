@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import RequestError, nearest
+from harness.matrix.merge import merged
 from harness.matrix.schema import AlgorithmEntry, HardwareEntry, ModelEntry, Name, SuiteSpec
 from harness.matrix.yaml_document import Document, Place, read_document
 
@@ -44,10 +45,28 @@ def load_catalogue(folder: Path = MATRICES) -> Catalogue:
     documents = {name: read_document(folder / f"{name}.yaml") for name in CATALOGUES}
     return Catalogue(
         hardware=validated(documents["hardware"], dict[Name, HardwareEntry]),
-        models=validated(documents["models"], dict[Name, ModelEntry]),
+        models=_extended(validated(documents["models"], dict[Name, ModelEntry]), documents["models"]),
         algorithms=validated(documents["algorithms"], dict[Name, AlgorithmEntry]),
         documents=documents,
     )
+
+
+def _extended(models: Mapping[str, ModelEntry], document: Document) -> dict[str, ModelEntry]:
+    """Give each variant the sizes and settings of the entry that it extends."""
+    extended = {}
+    for name, entry in models.items():
+        if entry.extends is not None:
+            base = models.get(entry.extends)
+            if base is None or base.extends is not None:
+                plain = [other for other, its in models.items() if its.extends is None]
+                where = document.where((name, "extends"))
+                raise RequestError(
+                    f'{where}: "{entry.extends}" is no model with sizes of its own; {nearest(entry.extends, plain)}'
+                )
+            settings = merged(base.settings, entry.settings)
+            entry = entry.model_copy(update={"sizes": base.sizes, "settings": settings})
+        extended[name] = entry
+    return extended
 
 
 def suite_names(folder: Path = MATRICES) -> list[str]:

@@ -82,11 +82,11 @@ def _findings(expansion: Expansion, catalogue: Catalogue, probe: Probe) -> dict[
             subjects.validate_settings(cell)
         except RequestError as error:
             said = str(error).removeprefix(f"cell {cell.id}: ")
-            raise RequestError(f"{_where_named(placed, said)}: nothing can run cell {cell.id}: {said}") from None
+            raise RequestError(f"{where_named(placed, said)}: nothing can run cell {cell.id}: {said}") from None
     return findings
 
 
-def _where_named(placed: PlacedCell, sentence: str) -> str:
+def where_named(placed: PlacedCell, sentence: str) -> str:
     """`file:line` of the first setting that the subject's sentence names; of the cell when it names none."""
     named = (placed.where_setting(word) for word in re.findall(r'\w+(?:\.\w+)+|(?<=")\w+(?=")', sentence))
     return next((where for where in named if where is not None), placed.where)
@@ -121,7 +121,17 @@ def _planned_case(case: Case, cell: Cell, owners: dict[tuple[str, ...], str]) ->
     reason = f"{cell.subject} does not offer {', '.join(sorted(missing))}" if missing else case.applies(cell)
     if reason:
         return PlannedCase(case=case.id, state=PlanState.NOT_APPLICABLE, reason=reason)
-    owner = owners.setdefault((case.id, *cell.projection(case.axes)), cell.id)
-    if owner == cell.id:
+    covered = [case.axes] if case.cover == "cross" else [(axis,) for axis in case.axes]
+    keys = [(case.id, *axes, *cell.projection(axes)) for axes in covered]
+    if any(key not in owners for key in keys):
+        for key in keys:
+            owners.setdefault(key, cell.id)
         return PlannedCase(case=case.id, state=PlanState.RUN)
-    return PlannedCase(case=case.id, state=PlanState.SHARED, reason=f"runs in {owner}", shared_with=owner)
+    runners = list(dict.fromkeys(owners[key] for key in keys))
+    return PlannedCase(
+        case=case.id,
+        state=PlanState.SHARED,
+        reason=f"runs in {' and '.join(runners)}",
+        shared_with=runners[0],
+        also_shared_with=tuple(runners[1:]),
+    )

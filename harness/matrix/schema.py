@@ -17,7 +17,7 @@ SIZES = ("tiny", "shapes", "full", "local")
 DTYPES = ("float32", "float64", "bfloat16")
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """Frozen; nothing is converted; an unknown key is an error that names the nearest one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -72,7 +72,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Settings = dict[str, Any]
 
 
-class HardwareEntry(_Strict):
+class HardwareEntry(Strict):
     """One kind of machine that a cell can name."""
 
     platform: Text = Field(description="who drives it; the harness probes platforms, not names")
@@ -80,21 +80,32 @@ class HardwareEntry(_Strict):
     devices_per_node: int = Field(default=1, ge=1, description="how many devices a cell may ask of one machine")
 
 
-class ModelEntry(_Strict):
-    """One model family, with what stands under `model` in the subject's settings for each size it comes in."""
+class ModelEntry(Strict):
+    """One model family, with what stands under `model` in the subject's settings for each size it comes in.
+
+    A variant `extends` another entry: it has that one's sizes and settings, and its own settings above them.
+    """
 
     description: Text
-    sizes: dict[Size, Settings] = Field(min_length=1)
+    extends: Name | None = None
+    sizes: dict[Size, Settings] = Field(default_factory=dict)
+    settings: Settings = Field(default_factory=dict, description="what the model asks of the rest of the cell")
+
+    @model_validator(mode="after")
+    def _has_sizes(self) -> ModelEntry:
+        if bool(self.sizes) == (self.extends is not None):
+            raise ValueError('has either "sizes" of its own or "extends" another model; give one of them')
+        return self
 
 
-class AlgorithmEntry(_Strict):
+class AlgorithmEntry(Strict):
     """One algorithm: what it adds to the subject's settings."""
 
     description: Text
     settings: Settings
 
 
-class Defaults(_Strict):
+class Defaults(Strict):
     """What the blocks and cells of a suite leave unsaid."""
 
     subject: Name = "reference"
@@ -109,7 +120,7 @@ class Defaults(_Strict):
     settings: Settings = Field(default_factory=dict)
 
 
-class Block(_Strict):
+class Block(Strict):
     """Cells of a suite: every combination of the values named on the axes. One value a axis makes one cell."""
 
     subject: Name | None = None
@@ -127,14 +138,14 @@ class Block(_Strict):
 Match = Annotated[dict[Axis, Some[Text]], Field(min_length=1)]
 
 
-class ExcludeRule(_Strict):
+class ExcludeRule(Strict):
     """Combinations that the suite leaves out, and why."""
 
     match: Match
     reason: Text
 
 
-class LearnRule(_Strict):
+class LearnRule(Strict):
     """Cells that must learn: over `seeds`, greedy reward after `steps` steps minus before, tested one-sided."""
 
     match: Match
@@ -150,7 +161,7 @@ class LearnRule(_Strict):
         return self
 
 
-class SuiteLimits(_Strict):
+class SuiteLimits(Strict):
     """What a cell of the suite may use before it is ended, where that differs from the executor's own limits."""
 
     process_gib: float | None = Field(default=None, gt=0, description="private memory of each process")
@@ -158,7 +169,7 @@ class SuiteLimits(_Strict):
     time_scale: float | None = Field(default=None, gt=0, description="stretches the time-out of every case")
 
 
-class SuiteSpec(_Strict):
+class SuiteSpec(Strict):
     """One suite file."""
 
     suite: Name

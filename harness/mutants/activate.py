@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,8 @@ class Activation:
 
     name: str
     hits_path: str
-    model: str
-    topology: str
+    axes: Mapping[str, str]
+    """The cell's."""
 
     def __call__(self) -> None:
         """Raises RequestError when there is no such mutant."""
@@ -30,7 +31,7 @@ class Activation:
             raise RequestError(f'there is no mutant "{self.name}"; {nearest(self.name, mutants)}')
         mutant = mutants[self.name]
         hit = hit_counter(Path(self.hits_path))
-        if mutant.only_model in (None, self.model) and mutant.only_topology in (None, self.topology):
+        if mutant.breaks(self.axes):
             mutant.install(hit)
             return
         with inert(hit):

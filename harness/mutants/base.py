@@ -7,7 +7,7 @@ cell and counts how often its code ran in a file that all of them append to.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,12 @@ class Mutant:
     install: Callable[[Hit], Any]
     only_model: str | None = None  # breaks cells of this model alone
     only_topology: str | None = None
+    only_algorithm: str | None = None
+
+    def breaks(self, axes: Mapping[str, str]) -> bool:
+        """Whether it breaks the cell with these values on its axes."""
+        only = {"model": self.only_model, "topology": self.only_topology, "algorithm": self.only_algorithm}
+        return all(value in (None, axes[axis]) for axis, value in only.items())
 
 
 def hit_counter(path: Path) -> Hit:

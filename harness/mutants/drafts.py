@@ -141,4 +141,11 @@ MUTANTS: tuple[Mutant, ...] = (
         defect="a drafter goes on with its own rejected drafts in its cache",
         install=_drafters_cache_not_rolled_back,
     ),
+    Mutant(
+        name=f"{_CASE}:rejected-drafts-stay-in-gemma4",
+        case=_CASE,
+        defect="keys and values of rejected drafts are not taken back, and only in cells of Gemma4",
+        install=_rejected_drafts_stay_in_the_cache,
+        only_model="gemma4-mtp",
+    ),
 )

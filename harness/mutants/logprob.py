@@ -79,15 +79,15 @@ def _padding_is_attended(hit: Hit) -> None:
 
 
 def _old_log_probs_in_half_precision(hit: Hit) -> None:
-    from reference_trainer.trainers import sync
+    from reference_trainer.trainers import assess
 
-    sound = sync.SyncTrainer._log_probs_under
+    sound = assess.Assessor._log_probs_under
 
     def defective(self: Any, policy: Any, rows: Any) -> Any:
         hit()
         return sound(self, policy, rows).bfloat16().float()
 
-    replace_method(sync.SyncTrainer, "_log_probs_under", defective)
+    replace_method(assess.Assessor, "_log_probs_under", defective)
 
 
 def _every_chunk_is_saved(hit: Hit) -> None:

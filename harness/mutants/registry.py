@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.mutants import advantages, drafts, logprob, loss, policy_losses, rollout, sockets, training
+from harness.mutants import (
+    advantages,
+    drafts,
+    logprob,
+    loss,
+    policy_losses,
+    rollout,
+    sampling,
+    sockets,
+    training,
+    update,
+)
 from harness.mutants.base import Mutant
 
-_MODULES = (rollout, drafts, sockets, loss, advantages, policy_losses, logprob, training)
+_MODULES = (rollout, sampling, drafts, sockets, loss, advantages, policy_losses, update, logprob, training)
 
 
 @cache

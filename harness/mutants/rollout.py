@@ -53,13 +53,13 @@ def _mask_from_ids(hit: Hit) -> None:
 
 
 def _per_token_metric_divides_by_zero(hit: Hit) -> None:
-    from reference_trainer.trainers import measure
+    from reference_trainer.algorithms import aggregation
 
     def defective(values: Any, mask: Any) -> float:
         hit()
-        return (measure.masked_sum(values, mask) / mask.sum()).item()
+        return (aggregation.masked_sum(values, mask) / mask.sum()).item()
 
-    replace_everywhere(measure.token_mean, defective)
+    replace_everywhere(aggregation.token_mean, defective)
 
 
 def _temperature_on_one_side(hit: Hit) -> None:

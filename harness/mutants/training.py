@@ -173,7 +173,29 @@ def _advantages_of_another_row(hit: Hit) -> None:
     replace_everywhere(sound, defective)
 
 
+def _reference_follows_the_policy(hit: Hit) -> None:
+    from reference_trainer.trainers import sync
+    from reference_trainer.weights.apply import apply_tensors
+    from reference_trainer.weights.export import export_tensors
+
+    sound = sync.SyncTrainer._sync_weights
+
+    def defective(self: Any) -> None:
+        hit()
+        sound(self)
+        if self.reference is not None:
+            apply_tensors(self.reference, export_tensors(self.policy, drafter=False))
+
+    replace_method(sync.SyncTrainer, "_sync_weights", defective)
+
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name=f"{_TRAINS}:reference-follows-the-policy",
+        case=_TRAINS,
+        defect="each weight sync goes to the reference policy too",
+        install=_reference_follows_the_policy,
+    ),
     Mutant(
         name=f"{_TRAINS}:optimizer-never-steps",
         case=_TRAINS,

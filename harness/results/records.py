@@ -25,6 +25,9 @@ class PlannedCase(_Frozen):
     state: PlanState
     reason: str = Field(default="", description="why it does not apply, or which cell it is shared with")
     shared_with: str | None = Field(default=None, description="id of the cell that runs it for this one")
+    also_shared_with: tuple[str, ...] = Field(
+        default=(), description="further cells that do, where one covers this cell's model and another its algorithm"
+    )
 
 
 class PlannedCell(_Frozen):

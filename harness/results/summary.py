@@ -179,7 +179,22 @@ def _verdict(plan: PlannedCell, cases: tuple[CaseStatus, ...]) -> tuple[Verdict,
 def _judge_case(
     plan: PlannedCell, case: PlannedCase, attempts: Mapping[tuple[str, str], list[CaseRecord]], *, absent: str
 ) -> CaseStatus:
-    runner = case.shared_with if case.state is PlanState.SHARED and case.shared_with else plan.cell
+    """How a case stands in a cell; of several cells that run it for this one, the worst counts."""
+    if case.state is not PlanState.SHARED or not case.shared_with:
+        return _judge_run(plan, case, attempts, runner=plan.cell, absent=absent)
+    runners = (case.shared_with, *case.also_shared_with)
+    found = [_judge_run(plan, case, attempts, runner=runner, absent=absent) for runner in runners]
+    return min(found, key=lambda status: (not status.failed, status.outcome is not Outcome.NOT_RUN))
+
+
+def _judge_run(
+    plan: PlannedCell,
+    case: PlannedCase,
+    attempts: Mapping[tuple[str, str], list[CaseRecord]],
+    *,
+    runner: str,
+    absent: str,
+) -> CaseStatus:
     shared_with = runner if runner != plan.cell else None
     records = attempts.get((runner, case.case))
     without_evidence = plan.evidence is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,6 +56,10 @@ class TrainSample:
     score: float
     group: int
     old_log_probs: tuple[float, ...] | None = None  # None: the subject computes them with its current policy
+    reference_log_probs: tuple[float, ...] | None = None  # None: of the subject's own reference policy
+    rollout_log_probs: tuple[float, ...] | None = None  # as the engine told them; None: equal to the old ones
+    values: tuple[float, ...] | None = None  # of the critic before the update; None: of the subject's own
+    baseline: float | None = None  # score of a greedy response to the prompt
     mask: tuple[int, ...] | None = None  # over response tokens; None counts them all
 
 
@@ -67,6 +72,9 @@ class UpdateAnswer:
     gradients: Mapping[str, np.ndarray]  # by parameter name, float64; empty when applied
     parameter_change: float  # largest absolute change of a parameter; 0.0 when not applied
     parameters_finite: bool
+    # Gradients of the loss by what the models gave to it, `log_probs`, `entropies` and `values`, each `(B, T)`; empty
+    # when applied, or when the subject does not tell them.
+    token_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +218,14 @@ class Subject(Protocol):
         """Per row of (prompt, response): log-prob of each response token, `(len(response),)`."""
         ...
 
+    def values(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray] | None:
+        """Per row: the critic's value before each response token, `(len(response),)`; None without a critic."""
+        ...
+
+    def entropies(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, temperature: float) -> list[np.ndarray]:
+        """Per row: entropy of the policy at each response token in nats, `(len(response),)`."""
+        ...
+
     # HEAD_BYTES
     def head_bytes(self, variant: str, size: HeadSize, *, dtype: str, training: bool) -> int:
         """Most bytes of tensors alive above the inputs in a pass from hidden states to log-probs and entropies.
@@ -234,8 +250,12 @@ class Subject(Protocol):
         steps: int,
         warm_start_steps: int | None = None,
         on_step: Callable[[int, Mapping[str, float | None]], None] | None = None,
+        save_to: Path | None = None,
     ) -> TrainingRun:
-        """Build anew from `seed`, warm up (None: for as long as the cell says), and train for `steps`."""
+        """Build anew from `seed`, warm up (None: for as long as the cell says), and train for `steps`.
+
+        The final policy is saved in the folder `save_to`, where one is given.
+        """
         ...
 
     def reset(self) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.matrix.cell import Cell
+from harness.errors import RequestError
+from harness.matrix.cell import AXES, Cell
 from harness.mutants.activate import Activation
 from harness.subjects import reference_functions, reference_head, reference_sockets
 from harness.subjects.protocol import (
@@ -28,9 +29,11 @@ from harness.subjects.protocol import (
 )
 from harness.subjects.reference_settings import trainer_config
 from harness.subjects.reference_update import UpdateProbe
+from reference_trainer.config import ConfigError
 from reference_trainer.data import padding
 from reference_trainer.data.layout import Row
 from reference_trainer.models.build import transformers_config
+from reference_trainer.models.checkpoint import save_policy
 from reference_trainer.rollout.engine import RolloutEngine, SamplingRequest
 from reference_trainer.rollout.native import NativeEngine
 from reference_trainer.rollout.replicas import ReplicaPool
@@ -58,9 +61,8 @@ class ReferenceSubject:
         if mutant is not None:
             if hits_path is None:
                 raise ValueError(f"mutant {mutant} has no file to count its hits in; give hits_path")
-            self._activation = Activation(
-                name=mutant, hits_path=str(hits_path), model=cell.model, topology=cell.topology
-            )
+            axes = {axis: getattr(cell, axis) for axis in AXES}
+            self._activation = Activation(name=mutant, hits_path=str(hits_path), axes=axes)
             self._activation()
 
     def capabilities(self) -> frozenset[Capability]:
@@ -115,6 +117,14 @@ class ReferenceSubject:
         answers: dict[int, np.ndarray] = {index: row.double().numpy() for index, row in zip(order, found, strict=True)}
         return [answers[index] for index in range(len(rows))]
 
+    def values(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray] | None:
+        found = self._trainer[1].values([Row(*row) for row in rows])
+        return None if found is None else [row.double().numpy() for row in found]
+
+    def entropies(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], *, temperature: float) -> list[np.ndarray]:
+        found = self._trainer[1].entropies([Row(*row) for row in rows], temperature=temperature)
+        return [row.double().numpy() for row in found]
+
     def head_bytes(self, variant: str, size: HeadSize, *, dtype: str, training: bool) -> int:
         return reference_head.peak(variant, size, dtype=dtype, training=training)
 
@@ -167,11 +177,15 @@ class ReferenceSubject:
         steps: int,
         warm_start_steps: int | None = None,
         on_step: Callable[[int, Mapping[str, float | None]], None] | None = None,
+        save_to: Path | None = None,
     ) -> TrainingRun:
         changes: dict[str, Any] = {"steps": steps}
         if warm_start_steps is not None:
             changes["warm_start"] = {**self._cell.settings.get("warm_start", {}), "steps": warm_start_steps}
-        trainer = build_trainer(trainer_config(self._cell, seed=seed, **changes), child_setup=self._activation)
+        try:
+            trainer = build_trainer(trainer_config(self._cell, seed=seed, **changes), child_setup=self._activation)
+        except ConfigError as error:  # what only the built model or task can refuse
+            raise RequestError(f"cell {self._cell.id}: {error}") from None
         try:
             trainer.warm_start()
             fingerprint_before = trainer.fingerprint()
@@ -181,6 +195,8 @@ class ReferenceSubject:
                 metrics.append(trainer.step())
                 if on_step is not None:
                     on_step(step, metrics[-1])
+            if save_to is not None:
+                save_policy(trainer.policy, save_to)
             return TrainingRun(
                 steps=tuple(metrics),
                 fingerprint=trainer.fingerprint(),

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from harness.subjects.protocol import TrainSample, UpdateAnswer
 from reference_trainer.config import AlgorithmConfig
+from reference_trainer.data.layout import Row, lay_out
 from reference_trainer.determinism import deterministic_algorithms
 from reference_trainer.rollout.engine import FinishReason, Sample
 from reference_trainer.trainers import measure
+from reference_trainer.trainers.assess import Assessor
+from reference_trainer.trainers.collect import Rollouts, ScoredSample
 from reference_trainer.trainers.experience import Experience, Trajectory
+from reference_trainer.trainers.forward import response_log_probs, response_values
 from reference_trainer.trainers.phases import PhaseClock
 from reference_trainer.trainers.sync import SyncTrainer
 from reference_trainer.trainers.update import Updater, UpdateResult
@@ -45,22 +50,43 @@ class UpdateProbe:
         config = trainer.config.model_copy(
             update={"algorithm": AlgorithmConfig.model_validate({**trainer.config.algorithm.model_dump(), **algorithm})}
         )
-        updater = Updater(trainer.policy, trainer.critic, config=config, pad_id=trainer.tokenizer.pad_token_id)
-        experience = trainer.experience([_trajectory(sample) for sample in samples])
+        pad_id = trainer.tokenizer.pad_token_id
+        updater = Updater(trainer.policy, trainer.critic, config=config, pad_id=pad_id, teacher=trainer.teacher)
+        assessor = Assessor(trainer.policy, trainer.reference, trainer.critic, config=config, pad_id=pad_id)
+        experience = assessor.experience([_trajectory(sample) for sample in samples])
         before = [parameter.detach().clone() for parameter in self._parameters()]
         result = updater.run(experience, splits=splits, apply=apply)
         metrics = dict(result.metrics)
         if apply:
+            if experience.old_log_probs is None:
+                experience = replace(experience, old_log_probs=result.log_probs)
             metrics |= self._step_metrics(samples, experience, result)
         return UpdateAnswer(
             loss=result.loss,
             metrics=metrics,
             gradients={name: gradient.double().numpy() for name, gradient in result.gradients.items()},
+            token_gradients={name: gradient.double().numpy() for name, gradient in result.token_gradients.items()},
             parameter_change=max(
                 (after.detach() - was).abs().max().item() for after, was in zip(self._parameters(), before, strict=True)
             ),
             parameters_finite=all(bool(parameter.isfinite().all()) for parameter in self._parameters()),
         )
+
+    @torch.no_grad()
+    def values(self, rows: Sequence[Row]) -> list[torch.Tensor] | None:
+        """The critic's value before each response token of each row."""
+        trainer = self._trainer
+        if trainer.critic is None:
+            return None
+        batch = lay_out(rows, pad_id=trainer.tokenizer.pad_token_id, device=trainer.policy.device)
+        return _by_row(response_values(trainer.critic, batch), rows)
+
+    @torch.no_grad()
+    def entropies(self, rows: Sequence[Row], *, temperature: float) -> list[torch.Tensor]:
+        """The policy's entropy at each response token of each row."""
+        trainer = self._trainer
+        batch = lay_out(rows, pad_id=trainer.tokenizer.pad_token_id, device=trainer.policy.device)
+        return _by_row(response_log_probs(trainer.policy, batch, temperature=temperature)[1], rows)
 
     def reset(self) -> None:
         """Put the parameters back; the engine was never told of any change."""
@@ -78,19 +104,23 @@ class UpdateProbe:
         for name in _PHASES:
             with clock.phase(name):
                 pass
-        reported = measure.measure_step(
-            step=0,
-            samples=[
-                Sample(
+        rows = [
+            ScoredSample(
+                trajectory=_trajectory(sample),
+                sample=Sample(
                     tokens=tuple(sample.response),
                     log_probs=tuple(0.0 for _ in sample.response),
                     finish_reason=FinishReason.LENGTH if sample.response else FinishReason.ABORT,
                     weight_version=0,
-                )
-                for sample in samples
-            ],
-            scores=[sample.score for sample in samples],
-            groups=[sample.group for sample in samples],
+                ),
+                score=sample.score,
+                penalty=0.0,
+            )
+            for sample in samples
+        ]
+        reported = measure.measure_step(
+            step=0,
+            rollouts=Rollouts(rows=tuple(rows), dropped_prompts=0, discarded_groups=0),
             experience=experience,
             results=[result],
             staleness=0,
@@ -101,12 +131,20 @@ class UpdateProbe:
         return {name: value for name, value in reported.as_dict().items() if value is not None}
 
 
+def _by_row(values: torch.Tensor, rows: Sequence[Row]) -> list[torch.Tensor]:
+    return [found[: len(row.response)] for found, row in zip(values, rows, strict=True)]
+
+
 def _trajectory(sample: TrainSample) -> Trajectory:
     return Trajectory(
         prompt=tuple(sample.prompt),
         response=tuple(sample.response),
         score=sample.score,
         group=sample.group,
+        baseline=0.0 if sample.baseline is None else sample.baseline,
         old_log_probs=sample.old_log_probs,
+        reference_log_probs=sample.reference_log_probs,
+        rollout_log_probs=sample.rollout_log_probs,
+        values=sample.values,
         mask=sample.mask,
     )

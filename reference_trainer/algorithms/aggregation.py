@@ -76,3 +76,8 @@ def aggregate(
             return kept.sum() / (rows * max(length, 1))
         case _:
             raise ValueError(f'aggregation is "{mode}"; known: {", ".join(Aggregation.__args__)}')
+
+
+def token_mean(values: torch.Tensor, mask: torch.Tensor) -> float:
+    """Mean over the counted tokens, 0.0 without any."""
+    return (masked_sum(values, mask) / mask.sum().clamp(min=1)).item()

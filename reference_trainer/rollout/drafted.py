@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -23,6 +24,7 @@ from reference_trainer.models.outputs import head_of
 from reference_trainer.models.rewinding import RewindableCache
 from reference_trainer.rollout.engine import FinishReason, Sample, SamplingRequest
 from reference_trainer.rollout.kv_cache import roomy_cache
+from reference_trainer.rollout.prefill import prefill
 from reference_trainer.rollout.speculative import Verdict, propose, verify
 
 _LONGEST_PASS = 64  # tokens; a round that would read again more than this makes no drafts, so that all of it stays
@@ -51,12 +53,14 @@ class DraftedDecoding:
         draft_tokens: int,
         eos_id: int | None,
         filler: int,
+        banned: torch.Tensor | None = None,
     ) -> None:
-        """`draft_tokens` from 1 on; `filler` is what a finished row goes on with, unread."""
+        """`draft_tokens` from 1 on; `filler` is what a finished row goes on with, unread; `banned` is never drawn."""
         device = model.device
         self._model, self._head = model, head_of(model)
         self._drafting = drafter.drafting(model)
         self._requests, self._draft_tokens, self._eos_id, self._filler = requests, draft_tokens, eos_id, filler
+        self._banned = banned
         self._settings = {
             "temperature": torch.tensor([one.temperature for one in requests], dtype=torch.float64, device=device),
             "top_p": torch.tensor([one.top_p for one in requests], dtype=torch.float64, device=device),
@@ -66,6 +70,8 @@ class DraftedDecoding:
         self._rows = [
             _Row(budget=one.max_tokens, drafted=[0] * draft_tokens, accepted=[0] * draft_tokens) for one in requests
         ]
+        self._first = prefill(model, requests)
+        self._prompt_length = len(requests[0].prompt)
         self._ids = torch.tensor([one.prompt for one in requests], device=device)  # (B, length so far)
         longest = max(one.max_tokens for one in requests)
         self._cache = RewindableCache(roomy_cache(model.config, capacity=self._ids.shape[1] + longest + draft_tokens))
@@ -105,6 +111,7 @@ class DraftedDecoding:
             numbers[:, :drafts, 1],
             numbers[..., 2],
             **self._settings,
+            banned=self._banned,
         )
         running = torch.tensor([row.reason is None for row in self._rows], device=tokens.device)
         steps = self._emit(verdict, drafts=drafts)
@@ -126,7 +133,7 @@ class DraftedDecoding:
         distributions: list[torch.Tensor] = []
         for place in range(count):
             logits = self._drafting.propose(tokens[-1] if tokens else None)
-            token, q = propose(logits, uniforms[:, place], **self._settings)
+            token, q = propose(logits, uniforms[:, place], **self._settings, banned=self._banned)
             tokens.append(token)
             distributions.append(q)
         if not tokens:
@@ -137,21 +144,17 @@ class DraftedDecoding:
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
         """Hidden states `(B, N, H)` of the target over the next tokens `(B, N)`; equal prompts are read once."""
         self._cache.remember()
-        if self._cache.length == 0:
-            ids, rows = ids.unique(dim=0, return_inverse=True)
-            hidden = self._forward(ids)[rows]
-            self._cache.reorder(rows)
+        if self._cache.length == 0:  # the prompts, all of them and no more
+            hidden = self._forward(self._first.inputs)[self._first.rows]
+            self._cache.reorder(self._first.rows)
             return hidden
-        return self._forward(ids)
+        plain = torch.arange(self._cache.length, self._cache.length + ids.shape[1], device=ids.device)
+        behind = self._first.positions.inputs(self._cache.length - self._prompt_length, ids.shape[1])
+        return self._forward({"input_ids": ids, "position_ids": plain.expand_as(ids), **behind})
 
-    def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(self._cache.length, self._cache.length + ids.shape[1], device=ids.device)
-        hidden: torch.Tensor = self._model.model(
-            input_ids=ids,
-            position_ids=positions.expand_as(ids),
-            past_key_values=self._cache.cache,
-            use_cache=True,
-        ).last_hidden_state
+    def _forward(self, inputs: dict[str, Any]) -> torch.Tensor:
+        output = self._model.model(**inputs, past_key_values=self._cache.cache, use_cache=True)
+        hidden: torch.Tensor = output.last_hidden_state
         return hidden
 
     def _emit(self, verdict: Verdict, *, drafts: int) -> int:

@@ -90,7 +90,13 @@ class NativeEngine:
     def _decode_drafted(self, requests: Sequence[SamplingRequest], *, drafts: int) -> list[Sample]:
         assert self._drafter is not None
         decoding = DraftedDecoding(
-            self.model, self._drafter, requests, draft_tokens=drafts, eos_id=self._eos_id, filler=self._filler
+            self.model,
+            self._drafter,
+            requests,
+            draft_tokens=drafts,
+            eos_id=self._eos_id,
+            filler=self._filler,
+            banned=self._banned(),
         )
         return decoding.run(weight_version=self.weight_version)
 
@@ -131,7 +137,7 @@ class NativeEngine:
         running = torch.ones_like(budgets, dtype=torch.bool)
         tokens: list[torch.Tensor] = []  # (B,) each, as are the log-probs; unread once a row has finished
         log_probs: list[torch.Tensor] = []
-        banned = torch.tensor(self._placeholders, device=device) if self._placeholders else None
+        banned = self._banned()
         logits, cache, positions = self._prefill(requests)
         while True:
             chosen, chosen_log_probs = choose_tokens(
@@ -150,6 +156,10 @@ class NativeEngine:
             at = positions.inputs(len(tokens) - 1)
             output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **at)
             logits = output.logits[:, -1]
+
+    def _banned(self) -> torch.Tensor | None:
+        """Ids that are never drawn, `(K,)`; None where there are none."""
+        return torch.tensor(self._placeholders, device=self.model.device) if self._placeholders else None
 
     def _prefill(self, requests: Sequence[SamplingRequest]) -> tuple[torch.Tensor, DynamicCache, Positions]:
         """Logits `(B, V)` of each request's first token, the cache behind it and where the responses stand."""

@@ -35,17 +35,24 @@ def choose_tokens(
 
 
 def sampled_distribution(
-    logits: torch.Tensor, *, temperature: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor
+    logits: torch.Tensor,
+    *,
+    temperature: torch.Tensor,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    banned: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs at `temperature` before the filters, and the distribution that `choose_tokens` draws from, float64.
 
-    Logits and both results `(N, V)`, the rest `(N,)`. A greedy row's distribution is all on its likeliest token.
+    Logits and both results `(N, V)`, the rest `(N,)`, banned ids `(K,)`. A greedy row's distribution is all on its
+    likeliest token.
     """
     greedy = temperature == 0
     divisor = torch.where(greedy, 1.0, temperature).to(at_least_float32(logits).dtype)
     log_probs = torch.log_softmax(at_least_float32(logits) / divisor[:, None], dim=-1)
-    kept = filter_top_p(filter_top_k(log_probs.double().exp(), top_k), top_p)
-    likeliest = torch.zeros_like(kept).scatter_(-1, log_probs.argmax(-1, keepdim=True), 1.0)
+    allowed = without(log_probs, banned)
+    kept = filter_top_p(filter_top_k(allowed.double().exp(), top_k), top_p)
+    likeliest = torch.zeros_like(kept).scatter_(-1, allowed.argmax(-1, keepdim=True), 1.0)
     return log_probs, torch.where(greedy[:, None], likeliest, kept / kept.sum(-1, keepdim=True))
 
 

@@ -34,9 +34,10 @@ def propose(
     temperature: torch.Tensor,
     top_p: torch.Tensor,
     top_k: torch.Tensor,
+    banned: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A draft of each row `(B,)` and the distribution q `(B, V)` that it was drawn from; logits `(B, V)`."""
-    _, q = sampled_distribution(logits, temperature=temperature, top_p=top_p, top_k=top_k)
+    _, q = sampled_distribution(logits, temperature=temperature, top_p=top_p, top_k=top_k, banned=banned)
     return draw(q, uniforms), q
 
 
@@ -66,11 +67,13 @@ def verify(
     temperature: torch.Tensor,
     top_p: torch.Tensor,
     top_k: torch.Tensor,
+    banned: torch.Tensor | None = None,
 ) -> Verdict:
     """Judge drafts `(B, k)` drawn from q `(B, k, V)` by the target's logits `(B, k + 1, V)`.
 
     The logits at j are those of the token that draft j stands for; the last ones, behind all drafts, are of the token
-    that comes free when all are accepted. accept_uniforms `(B, k)`, choice_uniforms `(B, k + 1)`, settings `(B,)`.
+    that comes free when all are accepted. accept_uniforms `(B, k)`, choice_uniforms `(B, k + 1)`, settings `(B,)`,
+    banned ids `(K,)`.
     """
     rows, places, vocabulary = logits.shape
     log_probs, p = (
@@ -80,6 +83,7 @@ def verify(
             temperature=temperature.repeat_interleave(places),
             top_p=top_p.repeat_interleave(places),
             top_k=top_k.repeat_interleave(places),
+            banned=banned,
         )
     )
     agreed = accept_uniforms < acceptance(p[:, :-1], q, drafts)  # (B, k)

@@ -7,12 +7,15 @@ import uuid
 from collections.abc import Callable
 
 import torch
+from transformers import PreTrainedModel
 
-from reference_trainer.config import TrainerConfig
+from reference_trainer.config import ModelConfig, TrainerConfig
 from reference_trainer.data.prompts import TaskSource
 from reference_trainer.data.tokenizer import EOS_ID, PAD_ID, build_tokenizer
 from reference_trainer.models.build import build_policy
 from reference_trainer.models.critic import build_critic
+from reference_trainer.models.lora import add_adapters
+from reference_trainer.models.media import image_tokens
 from reference_trainer.platforms.registry import platform_by_name
 from reference_trainer.rollout.engine import RolloutEngine
 from reference_trainer.rollout.native import NativeEngine
@@ -28,34 +31,38 @@ def build_trainer(config: TrainerConfig, *, child_setup: Callable[[], None] | No
     platform = platform_by_name(config.platform)
     device, dtype = platform.device(), torch_dtype(config)
     tokenizer = build_tokenizer()
-    steps, warm, task = config.steps, config.warm_start, config.task
-    tasks = TaskSource(
-        task,
-        tokenizer,
-        seed=config.seed,
-        split="train",
-        size=warm.steps * warm.batch + steps * task.prompts_per_step,
-    )
-    held_out = TaskSource(task, tokenizer, seed=config.seed, split="held_out", size=task.eval_prompts)
     # Before the models: replicas that are forked would keep a copy of them.
     engine = _build_engines(config, child_setup=child_setup)
     try:
         policy = build_policy(config.model, seed=policy_seed(config), dtype=dtype)
-        reference = build_policy(config.model, seed=policy_seed(config), dtype=dtype)
+        if config.model.lora is not None:
+            add_adapters(policy, config.model.lora, seed=derive_seed(config.seed, "adapters"))
+        drawn = functools.partial(
+            TaskSource, config.task, tokenizer, seed=config.seed, image_tokens=image_tokens(policy.config)
+        )
+        # Reference, teacher and critic are plain models: no adapters of their own, and nobody drafts for them.
+        plain = config.model.model_copy(update={"lora": None, "drafter": None})
+        reference = build_frozen(plain, config=config) if config.needs_reference else None
+        teacher = None
+        if config.algorithm.distillation is not None:
+            checkpoint = config.algorithm.distillation.teacher_checkpoint
+            taught = plain.model_copy(update={"checkpoint": checkpoint, "config": {}}) if checkpoint else plain
+            teacher = build_frozen(taught, config=config)
         critic = None
         if config.algorithm.has_critic:
-            critic = build_critic(config.model, seed=derive_seed(config.seed, "critic"), dtype=dtype).to(device)
+            critic = build_critic(plain, seed=derive_seed(config.seed, "critic"), dtype=dtype).to(device)
         return SyncTrainer(
             config,
             Parts(
                 platform=platform,
                 tokenizer=tokenizer,
                 policy=policy.to(device),  # type: ignore[arg-type]  # as in build_policy
-                reference=reference.to(device),  # type: ignore[arg-type]
+                reference=reference,
+                teacher=teacher,
                 critic=critic,
                 engine=engine,
-                tasks=tasks,
-                held_out=held_out,
+                tasks=drawn(split="train", size=config.supervised_tasks + config.most_rollout_tasks),
+                held_out=drawn(split="held_out", size=config.task.eval_prompts),
             ),
         )
     except BaseException:
@@ -72,7 +79,15 @@ def build_engine(config: TrainerConfig) -> NativeEngine:
         eos_id=EOS_ID,
         pad_id=PAD_ID,
         max_rows=config.rollout.max_rows,
+        draft_tokens=config.rollout.draft_tokens,
+        draft_rows=config.rollout.draft_rows,
     )
+
+
+def build_frozen(model: ModelConfig, *, config: TrainerConfig) -> PreTrainedModel:
+    """A model with the policy's initial weights, on its device, of which nothing is trained."""
+    frozen = build_policy(model, seed=policy_seed(config), dtype=torch_dtype(config)).requires_grad_(False)
+    return frozen.to(platform_by_name(config.platform).device())  # type: ignore[arg-type]  # as in build_policy
 
 
 def policy_seed(config: TrainerConfig) -> int:

@@ -15,6 +15,9 @@ from harness.cases.functions import (
 )
 from harness.cases.functions.base import Function
 
+HELD_BY_A_LAW = ("speculative.propose", "speculative.verify")
+"""Functions that draw: what they do to a distribution is held to a law in harness/cases/draft_law.py, not to values."""
+
 FUNCTIONS: Mapping[str, Function] = {
     name: function
     for module in (log_probs, from_hidden, advantages, policy_losses, losses, corrections, distillation)

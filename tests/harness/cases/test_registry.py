@@ -54,6 +54,7 @@ def test_a_mutant_names_a_case_and_breaks_what_the_case_reads(name: str) -> None
     axes = CASES[mutant.case].axes
     assert mutant.only_model is None or "model" in axes
     assert mutant.only_topology is None or "topology" in axes
+    assert mutant.only_algorithm is None or "algorithm" in axes
 
 
 def test_planning_does_not_import_torch() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.cases.base import Context
 from harness.cases.runner import CaseAnswer, run_case
 from harness.cases.sockets import OnePeerEach, opened_workers
-from harness.matrix.cell import Cell
+from harness.matrix.cell import AXES, Cell
 from harness.mutants.activate import Activation
 from harness.mutants.sockets import MUTANTS
 from harness.results.vocabulary import FailureClass
@@ -62,10 +62,11 @@ def test_the_reference_passes_and_leaves_no_socket_behind(cell, monkeypatch):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_killed_by_the_case_in_just_the_cells_it_breaks(mutant, cell, tmp_path):
     hits = tmp_path / "hits"
-    Activation(name=mutant.name, hits_path=str(hits), model=cell.model, topology=cell.topology)()
+    axes = {axis: getattr(cell, axis) for axis in AXES}
+    Activation(name=mutant.name, hits_path=str(hits), axes=axes)()
     answer = judge(cell)
     assert hits.stat().st_size > 0
-    if mutant.only_topology in (None, cell.topology):
+    if mutant.breaks(axes):
         assert not answer.passed
         assert answer.by_assertion, answer.message
         assert answer.failure_class is FailureClass.CONTRACT

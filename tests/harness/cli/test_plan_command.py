@@ -23,7 +23,7 @@ def test_plain_lines_name_each_cell_its_evidence_and_every_reason(command) -> No
     assert any(line.startswith("cpu/gemma4/grpo/sync/native/dp2  left out: ") for line in lines)
     assert any("cell.learns: " in line and "must learn" in line for line in lines)
     assert any("runs in cpu/qwen3/ppo/sync/native/dp1" in line for line in lines)
-    assert lines[-1].startswith("suite smoke: 7 of 7 cells can run here, with ")
+    assert lines[-1].startswith("suite smoke: 72 of 72 cells can run here, with ")
     assert lines[-1].endswith("; 5 combinations left out")
 
 
@@ -31,10 +31,11 @@ def test_json_holds_the_whole_plan(command) -> None:
     ended = command("plan", "smoke", "--json", "--model", "gemma4")
     data = json.loads(ended.out)
     cells = [PlannedCell.model_validate_json(json.dumps(cell)) for cell in data["cells"]]
-    assert [cell.cell for cell in cells] == ["cpu/gemma4/ppo/sync/native/dp1", "cpu/gemma4/grpo/sync/native/dp1"]
+    algorithms = ("ppo", "grpo", "dapo", "distillation")
+    assert [cell.cell for cell in cells] == [f"cpu/gemma4/{algorithm}/sync/native/dp1" for algorithm in algorithms]
     assert all(case.reason or case.state == "run" for cell in cells for case in cell.cases)
     assert data["suite"] == "smoke"
-    assert data["runnable"] == 2
+    assert data["runnable"] == 4
     assert all(one["reason"] for one in data["excluded"])
 
 
@@ -58,7 +59,7 @@ def test_a_machine_that_can_run_nothing_says_why_and_ends_in_three(command, monk
     ended = command("plan", "smoke")
     assert ended.code == 3
     assert "cpu/qwen3/ppo/sync/native/dp1  cannot run here: torch is not installed" in ended.out
-    assert "0 of 7 cells can run here" in ended.out
+    assert "0 of 72 cells can run here" in ended.out
 
 
 def test_a_terminal_gets_a_table(command, monkeypatch: pytest.MonkeyPatch) -> None:

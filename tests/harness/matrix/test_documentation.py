@@ -20,7 +20,7 @@ def test_the_entries_and_the_suite_of_the_contributors_guide_go_together(matrice
             file.write("\n" + entry)
     (matrices / "mine.yaml").write_text(suite, encoding="utf-8")
     (placed,) = expand(load_suite(str(matrices / "mine.yaml"), matrices), load_catalogue(matrices)).cells
-    assert placed.cell.id == "cpu/llama-tied/dr-grpo/sync/native/dp1"
+    assert placed.cell.id == "cpu/llama-tied/grpo-sum/sync/native/dp1"
 
 
 def test_every_command_line_in_the_readme_names_a_command_and_a_suite_that_exist() -> None:

@@ -30,8 +30,9 @@ def one_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _activated(path: Path, **cell: str) -> Activation:
-    given = {"name": "case.x:m", "model": "qwen3", "topology": "dp1", **cell}
-    return pickle.loads(pickle.dumps(Activation(hits_path=str(path), **given)))
+    name = cell.pop("name", "case.x:m")
+    axes = {"model": "qwen3", "topology": "dp1", "algorithm": "grpo", **cell}
+    return pickle.loads(pickle.dumps(Activation(name=name, hits_path=str(path), axes=axes)))
 
 
 def test_it_travels_by_name_and_counts_in_the_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from reference_trainer.trainers.experience import (
     Trajectory,
     counted_tokens,
     estimate_advantages,
-    given_log_probs,
+    given_or_computed,
     score_at_last_token,
 )
 
@@ -44,10 +44,10 @@ def test_log_probs_that_came_along_are_kept_and_the_others_computed() -> None:
         return torch.full((len(rows), 2), -9.0)
 
     given, absent = trajectory(5, 6, old_log_probs=(-1.0, -2.0)), trajectory(7)
-    assert given_log_probs([given], compute).tolist() == [[-1.0, -2.0]]
-    assert given_log_probs([given, absent], compute).tolist() == [[-1.0, -2.0], [-9.0, -9.0]]
-    with pytest.raises(ValueError, match="row 0 has 2 tokens but 1 log-probs"):
-        given_log_probs([trajectory(5, 6, old_log_probs=(-1.0,))], compute)
+    assert given_or_computed([given], "old_log_probs", compute).tolist() == [[-1.0, -2.0]]
+    assert given_or_computed([given, absent], "old_log_probs", compute).tolist() == [[-1.0, -2.0], [-9.0, -9.0]]
+    with pytest.raises(ValueError, match="row 0 has 2 tokens but 1 old_log_probs"):
+        given_or_computed([trajectory(5, 6, old_log_probs=(-1.0,))], "old_log_probs", compute)
 
 
 def test_a_group_advantage_is_every_counted_token_of_its_row() -> None:

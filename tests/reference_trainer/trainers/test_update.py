@@ -81,7 +81,7 @@ def test_the_gradient_is_that_of_the_loss(shared: SyncTrainer) -> None:
         parameters |= {f"critic.{name}": parameter for name, parameter in shared.critic.named_parameters()}
     assert gradients.keys() == parameters.keys()
     norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm().item()
-    experience = shared.experience(trajectories())  # old log-probs, values and advantages stay as they are
+    experience = shared.assessor.experience(trajectories())  # old log-probs, values and advantages stay as they are
     step = 1e-3  # the library's norms work in float32, so a smaller one drowns in rounding
 
     def loss_after(distance: float) -> float:
