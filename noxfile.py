@@ -46,6 +46,18 @@ def python_with_project(session: nox.Session) -> str:
     return python
 
 
+def python_beside_trl(session: nox.Session) -> str:
+    """The interpreter of an environment that has TRL too, which is compared with and never needed."""
+    python = str(ENVIRONMENT.parent / "trl" / "bin" / "python")
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    if not Path(python).exists():
+        session.run(sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT.parent / "trl"))
+    option = "--find-links" if Path(TORCH_SOURCE).is_dir() else "--extra-index-url"
+    session.run(*pip, *([option, TORCH_SOURCE] if TORCH_SOURCE else []), "torch==2.13.0" if TORCH_IS_THERE else TORCH)
+    session.run(*pip, "-e", ".[dev]", "trl==1.16.*", "transformers<5.20")
+    return python
+
+
 def shared_session(name: str) -> Callable[[Callable[[nox.Session], None]], object]:
     """A session without an environment of its own: nox makes one for each, and torch is large."""
     return nox.session(name=name, venv_backend="none")
@@ -101,6 +113,16 @@ def weekly_report(session: nox.Session) -> None:
 
 @shared_session("bench")
 def bench(session: nox.Session) -> None:
-    """Measure what the harness itself costs; the README quotes it."""
+    """Measure what the README and docs quote; `-- drafts log_prob grpo_step harness_cost` names single ones."""
+    chosen = session.posargs or ["drafts", "log_prob", "grpo_step", "harness_cost"]
     python = python_with_project(session)
-    session.run(python, "-m", "tests.benchmarks.harness_cost", *session.posargs)
+    for name in chosen:
+        beside_trl = name in ("log_prob", "grpo_step")
+        session.run(python_beside_trl(session) if beside_trl else python, "-m", f"tests.benchmarks.{name}")
+
+
+@shared_session("curves")
+def curves(session: nox.Session) -> None:
+    """Train the tiny Qwen3 with every algorithm and draw the curves of docs/algorithms; takes a quarter of an hour."""
+    python = python_with_project(session)
+    session.run(python, "-m", "tests.benchmarks.learning_curves", *session.posargs)

@@ -72,7 +72,7 @@ class Updater:
         self._forget_gradients()
         metrics: dict[str, float] = {}
         by_token: dict[str, torch.Tensor] = {}
-        before = None if experience.old_log_probs is not None else torch.zeros_like(experience.advantages)
+        before: torch.Tensor | None = None
         for split in splits:
             part = experience.select(split)
             if not part.mask.any():
@@ -82,9 +82,10 @@ class Updater:
             for tensor in watched.values():
                 tensor.retain_grad()
             loss.backward()
-            if before is not None:
+            if experience.old_log_probs is None:
                 found = self._objective.tokens["log_probs"].detach()
-                before[list(split), : found.shape[1]] = found.to(before.dtype)
+                before = found.new_zeros(experience.mask.shape) if before is None else before
+                before[list(split), : found.shape[1]] = found
             for name, value in {"loss": loss, **terms}.items():
                 metrics[name] = metrics.get(name, 0.0) + value.item()
             for name, tensor in watched.items():
@@ -92,6 +93,8 @@ class Updater:
                 if tensor.grad is not None:
                     rows[list(split), : tensor.shape[1]] = tensor.grad
         self._objective.tokens = {}  # and with it the last graph
+        if before is None and experience.old_log_probs is None:
+            before = torch.zeros(experience.mask.shape, device=experience.mask.device)  # nothing counts
         if not apply:
             gradients = dict(self._gradients())
             self._forget_gradients()
