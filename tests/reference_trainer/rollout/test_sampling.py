@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_trainer.rollout.sampling import choose_tokens, draw, filter_top_k, filter_top_p
+from reference_trainer.rollout.sampling import choose_tokens, draw, filter_top_k, filter_top_p, sampled_distribution
 
 
 def exact_distribution(logits: np.ndarray, *, temperature: float, top_p: float, top_k: int) -> np.ndarray:
@@ -84,3 +84,43 @@ def test_a_token_without_mass_is_never_drawn(uniform: float) -> None:
     probabilities = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]], dtype=torch.float64)
     token = draw(probabilities, torch.tensor([uniform], dtype=torch.float64)).item()
     assert token == (1 if uniform == 0.0 else 3)
+
+
+@given(
+    banned=st.sets(st.integers(0, 5), min_size=1, max_size=5),
+    top_p=st.sampled_from([0.3, 0.9, 1.0]),
+    top_k=st.sampled_from([0, 1, 3]),
+    seed=st.integers(0, 2**31),
+)
+def test_a_ban_leaves_the_filtered_softmax_of_the_others(banned: set[int], top_p: float, top_k: int, seed: int) -> None:
+    """As if the banned tokens were not in the vocabulary: they count neither for k nor for the mass p."""
+    logits = np.random.default_rng(seed).normal(size=6) * 2
+    others = [token for token in range(6) if token not in banned]
+    expected = np.zeros(6)
+    expected[others] = exact_distribution(logits[others], temperature=0.7, top_p=top_p, top_k=top_k)
+    count = 2000
+    rows = torch.tensor(logits).expand(count, 6)
+    settings = {
+        "temperature": torch.full((count,), 0.7, dtype=torch.float64),
+        "top_p": torch.full((count,), top_p, dtype=torch.float64),
+        "top_k": torch.full((count,), top_k),
+        "banned": torch.tensor(sorted(banned)),
+    }
+    tokens, log_probs = choose_tokens(rows, (torch.arange(count, dtype=torch.float64) + 0.5) / count, **settings)
+    np.testing.assert_allclose(torch.bincount(tokens, minlength=6).numpy() / count, expected, atol=1.5 / count)
+    assert not set(tokens.tolist()) & banned
+    # Of the policy, which knows of no ban.
+    np.testing.assert_allclose(log_probs, torch.tensor(logits / 0.7).log_softmax(-1)[tokens], atol=1e-12)
+    _, drawn_from = sampled_distribution(
+        rows[:1], **{name: value[:1] for name, value in settings.items()} | {"banned": settings["banned"]}
+    )
+    np.testing.assert_allclose(drawn_from[0], expected, atol=1e-12)
+    greedy, _ = choose_tokens(
+        rows[:1],
+        torch.zeros(1, dtype=torch.float64),
+        temperature=torch.zeros(1, dtype=torch.float64),
+        top_p=torch.ones(1),
+        top_k=torch.zeros(1, dtype=torch.int64),
+        banned=settings["banned"],
+    )
+    assert int(greedy) == others[int(np.argmax(logits[others]))]
