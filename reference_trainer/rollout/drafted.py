@@ -78,7 +78,7 @@ class DraftedDecoding:
         self._settled = 0  # positions whose hidden states the drafter has
         self._emitted = 0  # tokens of each row that goes on
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def run(self, *, weight_version: int) -> list[Sample]:
         self._round(drafts=0)
         while left := max((row.budget - self._emitted for row in self._rows if row.reason is None), default=0):

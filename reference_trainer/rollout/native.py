@@ -124,7 +124,7 @@ class NativeEngine:
                 "they should be at least 0, in (0, 1], and at least 0"
             )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _decode(self, requests: Sequence[SamplingRequest]) -> list[Sample]:
         """Decode prompts of one length to their end, one forward pass a token for all rows."""
         device = self.model.device

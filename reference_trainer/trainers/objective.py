@@ -66,6 +66,8 @@ class Objective:
         )
         self.tokens = {"log_probs": log_probs, "entropies": entropies}
         old_log_probs = log_probs.detach() if part.old_log_probs is None else part.old_log_probs
+        if algorithm.entropy_coefficient == 0:
+            entropies = entropies.detach()  # told, and not differentiated
         loss = -algorithm.entropy_coefficient * total(entropies)
         terms = {"entropy": token_mean(entropies)}
         if algorithm.policy_loss != "none":

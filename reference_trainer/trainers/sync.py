@@ -39,7 +39,7 @@ from reference_trainer.weights.export import export_tensors
 T = TypeVar("T")
 
 _PROBES_PER_REPLICA = 2  # greedy samples that are scored again after a weight sync
-_PROBE_TOKENS = 4  # of each: a stale weight shows at the first, a stale cache at those that read it
+_PROBE_TOKENS = 2  # of each: a stale weight shows at the first, a stale cache at the one that reads it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps of a round")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--prompt", default="question", choices=["question", "expression"], help="about 70 or 10 tokens"
+    )
     asked = parser.parse_args()
     missing = [name for name in ("trl", "datasets", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
@@ -55,24 +58,25 @@ def main() -> int:
         "versions": {name: version(name) for name in ("torch", "transformers", "trl", "accelerate")},
         "load_before": round(os.getloadavg()[0], 2),
         "steps_per_round": asked.steps,
+        "prompt": asked.prompt,
         "cells": {},
     }
     for model in asked.model or ["qwen3", "gemma4"]:
         for shape in asked.shape or ["32x32", "64x128"]:
             rows, tokens = (int(part) for part in shape.split("x"))
             result["cells"][f"{model} {shape}"] = compare(
-                model, rows=rows, tokens=tokens, rounds=asked.rounds, steps=asked.steps
+                model, rows=rows, tokens=tokens, rounds=asked.rounds, steps=asked.steps, prompt=asked.prompt
             )
     result["load_after"] = round(os.getloadavg()[0], 2)
     print(json.dumps(result, indent=2))
     return 0
 
 
-def compare(model: str, *, rows: int, tokens: int, rounds: int, steps: int) -> dict[str, Any]:
+def compare(model: str, *, rows: int, tokens: int, rounds: int, steps: int, prompt: str) -> dict[str, Any]:
     """Tokens a second of both sides, round by round; who goes first alternates. One round more warms both up."""
     total = (rounds + 1) * steps
     with tempfile.TemporaryDirectory() as folder:
-        trainer = our_trainer(model, rows=rows, tokens=tokens, steps=total)
+        trainer = our_trainer(model, rows=rows, tokens=tokens, steps=total, prompt=prompt)
         sides = {
             "ours": lambda: time_ours(trainer, steps),
             "trl": trl_rounds(trainer, rows=rows, tokens=tokens, steps=steps, folder=folder),
@@ -93,17 +97,15 @@ def compare(model: str, *, rows: int, tokens: int, rounds: int, steps: int) -> d
     }
 
 
-def our_trainer(model: str, *, rows: int, tokens: int, steps: int) -> Any:
+def our_trainer(model: str, *, rows: int, tokens: int, steps: int, prompt: str = "question") -> Any:
     """A `SyncTrainer` whose responses all have `tokens` tokens."""
     from reference_trainer.config import load_config
-    from reference_trainer.data.tokenizer import PAD_ID
-    from reference_trainer.rollout.native import NativeEngine
     from reference_trainer.trainers.factory import build_trainer
 
     settings = {
         "model": yaml.safe_load(MODELS.read_text())[model]["sizes"]["tiny"],
         "algorithm": {"advantage": "grpo", "group_size": GROUP},
-        "task": {"prompt": "expression", "prompts_per_step": rows // GROUP, "eval_prompts": 4},
+        "task": {"prompt": prompt, "prompts_per_step": rows // GROUP, "eval_prompts": 4},
         "rollout": {"max_tokens": tokens},
         "batch": {"mini_batch": rows, "micro_batch": rows},
         "optimizer": {"lr": LEARNING_RATE},
@@ -112,7 +114,8 @@ def our_trainer(model: str, *, rows: int, tokens: int, steps: int) -> Any:
         "steps": steps,
     }
     trainer = build_trainer(load_config(settings))
-    trainer.engine = NativeEngine(trainer.engine.model, eos_id=None, pad_id=PAD_ID)
+    engine: Any = trainer.engine
+    engine._eos_id = None  # no token ends a response
     return trainer
 
 
