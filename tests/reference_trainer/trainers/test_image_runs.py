@@ -90,12 +90,12 @@ def test_a_warm_start_on_images_learns_their_count(model: str) -> None:
     built = build_trainer(
         config(
             model,
-            task={**TASK, "settings": {"max_count": 2}, "prompt": "expression"},
-            warm_start={"steps": 150, "batch": 32},
+            task={**TASK, "settings": {"max_count": 2}, "prompt": "expression", "eval_prompts": 40},
+            warm_start={"steps": 250, "batch": 32},
         )
     )
     built.warm_start()
-    tasks = built._held_out.tasks(0, 6)
+    tasks = built._held_out.tasks(0, 40)
     assert len({task.prompt for task in tasks}) == 1
     assert {task.answer for task in tasks} == {"1", "2"}
     right = [answered(task, built.tokenizer) for task in tasks]
@@ -104,7 +104,8 @@ def test_a_warm_start_on_images_learns_their_count(model: str) -> None:
         response_log_probs(built.policy, lay_out(rows, pad_id=256), temperature=1.0)[0].sum(-1)
         for rows in (right, wrong)
     )
-    assert (of_right > of_wrong + 1).all(), (of_right, of_wrong)
+    # A guess is right in half of 40: as many as 32 come by luck once in ten thousand.
+    assert int((of_right > of_wrong).sum()) >= 32, (of_right, of_wrong)
 
 
 def _crossed(rows: list[Any], tasks: list[Any]) -> list[tuple[Any, Any]]:
