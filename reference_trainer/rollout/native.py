@@ -1,8 +1,9 @@
 """The native engine: samples from a transformers model with its KV cache, and takes new weights.
 
 Prompts of one length are decoded together, so no row is ever padded. That is exact for every architecture: position
-ids count tokens, windows and convolutions hold tokens only, and a linear-attention state is computed over the chunks
-that the row would have alone. Left padding needs care in each of these places, and moves the last.
+ids count tokens, or are told row by row where images bend them; windows and convolutions hold tokens only, and a
+linear-attention state is computed over the chunks that the row would have alone. Left padding needs care in each of
+these places, and moves the last.
 """
 
 from __future__ import annotations
