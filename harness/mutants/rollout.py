@@ -65,11 +65,11 @@ def _per_token_metric_divides_by_zero(hit: Hit) -> None:
 def _temperature_on_one_side(hit: Hit) -> None:
     from reference_trainer.algorithms import logprobs
 
-    sound = logprobs.token_log_probs
+    sound = logprobs.log_probs_from_hidden
 
-    def defective(logits: Any, labels: Any, *, temperature: float = 1.0) -> Any:
+    def defective(*inputs: Any, temperature: float = 1.0, **rest: Any) -> Any:
         hit()
-        return sound(logits, labels)
+        return sound(*inputs, **rest)
 
     replace_everywhere(sound, defective)
 
@@ -110,9 +110,9 @@ def _log_probs_after_the_filter(hit: Hit) -> None:
 
     sound = sampling.choose_tokens
 
-    def defective(logits: Any, uniforms: Any, *, temperature: Any, top_p: Any, top_k: Any) -> Any:
+    def defective(logits: Any, uniforms: Any, *, temperature: Any, top_p: Any, top_k: Any, banned: Any = None) -> Any:
         hit()
-        tokens, _ = sound(logits, uniforms, temperature=temperature, top_p=top_p, top_k=top_k)
+        tokens, _ = sound(logits, uniforms, temperature=temperature, top_p=top_p, top_k=top_k, banned=banned)
         scaled = (logits / temperature.to(logits.dtype)[:, None]).double().softmax(-1)
         kept = sampling.filter_top_p(sampling.filter_top_k(scaled, top_k), top_p)
         share = kept.gather(-1, tokens[:, None]).squeeze(-1) / kept.sum(-1)

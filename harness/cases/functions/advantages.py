@@ -136,9 +136,10 @@ def _difference_from_a_mean(
 @st.composite
 def _reinforce_pp_inputs(draw: st.DrawFn) -> dict[str, Any]:
     rows, columns = draw(shapes(3, 8))
-    unit = st.one_of(st.sampled_from([0.0, 1.0]), numbers(10.0))
-    inputs = {"rewards": draw(table(rows, columns, unit)), "mask": draw(masks(rows, columns))}
-    settings = {"gamma": draw(st.sampled_from([0.95, 0.5, 0.9, 0.5, 1.0, 0.0]))}
+    unit = st.one_of(st.sampled_from([1.0, -2.0, 0.0]), numbers(10.0))
+    holes = table(rows, columns, st.integers(0, 1))  # what is masked must not be discounted for
+    inputs = {"rewards": draw(table(rows, columns, unit)), "mask": draw(st.one_of(holes, masks(rows, columns)))}
+    settings = {"gamma": draw(st.sampled_from([0.5, 0.95, 0.9, 0.5, 1.0, 0.0]))}
     return {"shape": [rows, columns], "settings": settings, "inputs": inputs}
 
 
@@ -160,6 +161,14 @@ def _expect_remax(inputs: Arrays, settings: Settings, eps: float) -> Expected:
     return Expected(outputs={"value": Quantity(value=value, error=2 * eps * np.abs(value))})
 
 
+@st.composite
+def _signal_inputs(draw: st.DrawFn) -> dict[str, Any]:
+    """Few groups of several rows and two scores: many a group has a signal in its middle alone."""
+    groups = draw(st.lists(st.sampled_from([3, -1]), max_size=9))
+    scores = draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=len(groups), max_size=len(groups)))
+    return {"shape": [len(groups)], "settings": {}, "inputs": {"scores": scores, "groups": groups}}
+
+
 def _expect_informative_rows(inputs: Arrays, settings: Settings, eps: float) -> Expected:
     rows = oracles.informative_rows(inputs["scores"], inputs["groups"].astype(np.int64).tolist())
     return Expected(outputs={"value": Quantity(value=np.array(rows, dtype=np.float64), error=np.zeros(len(rows)))})
@@ -178,5 +187,7 @@ FUNCTIONS = {
     ),
     "advantage.remax": Function(inputs=_remax_inputs(), expect=_expect_remax),
     "advantage.degenerate_groups": Function(inputs=_group_inputs(), expect=_expect_degenerate_groups),
-    "advantage.keep_informative": Function(inputs=_group_inputs(), expect=_expect_informative_rows),
+    "advantage.keep_informative": Function(
+        inputs=st.one_of(_signal_inputs(), _group_inputs()), expect=_expect_informative_rows
+    ),
 }
