@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,8 @@ def test_nothing_to_predict_gives_zeros(name: str) -> None:
 def test_the_assistant_computes_what_the_library_s_own_forward_pass_does() -> None:
     """For one query, which is all that the class takes, over no more tokens than its window shows."""
     policy = drafted("gemma4", layers=2)
+    assert isinstance(policy.assistant, Gemma4AssistantForCausalLM)
     assistant: Any = policy.assistant
-    assert isinstance(assistant, Gemma4AssistantForCausalLM)
     tokens = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
         read = policy.model(input_ids=tokens[:, :3], use_cache=False, return_shared_kv_states=True)
@@ -185,6 +186,9 @@ def test_a_drafter_survives_save_and_load_and_only_where_it_is_asked_for(name: s
     assert loaded.keys() == policy.state_dict().keys()
     for key, tensor in policy.state_dict().items():
         assert torch.equal(tensor, loaded[key]), key
+    # A configuration on disk may count layers as well: what is built is what model.drafter says.
+    written = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**written, "mtp_num_hidden_layers": 2, "num_mtp_layers": 2}))
     bare = build_policy(ModelConfig(**settings), seed=9, dtype=torch.float64)
     assert drafter_of(bare) is None
     assert not [key for key in bare.state_dict() if key.startswith(("mtp", "assistant"))]

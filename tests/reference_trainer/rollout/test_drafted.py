@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from reference_trainer.config import ModelConfig
 from reference_trainer.models.build import build_policy
@@ -121,6 +122,55 @@ def test_three_tokens_have_their_joint_distribution_in_rows_held_up_by_others() 
     assert len(law) == 27
     statistic = sum((seen[tokens] - share * count) ** 2 / (share * count) for tokens, share in law.items())
     assert statistic < 82.0  # chi-square, 26 degrees of freedom, p = 1e-7
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_the_drafter_is_told_each_position_once_with_the_target_s_hidden_state(name: str) -> None:
+    """Also where a recurrent state was put back, so that tokens were read again."""
+    model = policy(name)
+    told: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    class Overhearing(_ErringDrafter):
+        def drafting(self, policy: PreTrainedModel) -> Drafting:
+            drafting: Any = super().drafting(policy)
+            settle = drafting.settle
+
+            def overheard(tokens: torch.Tensor, hidden: torch.Tensor, cache: Cache) -> None:
+                told.append((tokens, hidden))
+                settle(tokens, hidden, cache)
+
+            drafting.settle = overheard
+            return drafting
+
+    asked = [SamplingRequest(prompt=(1, 2, 3), seed=seed, max_tokens=20, temperature=0.3) for seed in range(2)]
+    samples = engine(model, draft_tokens=3, drafter=Overhearing()).generate(asked)
+    assert any(0 < sum(one.accepted) < sum(one.drafted) for one in samples)
+    tokens = torch.cat([told[0][0], *(later[:, 1:] for later, _ in told[1:])], dim=1)
+    hidden = torch.cat([one for _, one in told], dim=1)
+    assert tokens.shape[1] == hidden.shape[1] + 1
+    for (before, _), (after, _) in itertools.pairwise(told):
+        assert torch.equal(before[:, -1], after[:, 0])
+    for row, sample in enumerate(samples):
+        assert tuple(tokens[row].tolist()) == (1, 2, 3, *sample.tokens)[: tokens.shape[1]]
+    with torch.no_grad():
+        expected = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
+    torch.testing.assert_close(hidden, expected, atol=1e-2 if name.startswith("qwen3.5") else 1e-9, rtol=0)
+
+
+def test_a_row_that_ends_holds_up_nobody() -> None:
+    class WrongInTheFirstRow(SelfDrafter):
+        def drafting(self, policy: PreTrainedModel) -> Drafting:
+            drafting: Any = super().drafting(policy)
+            sound = drafting.propose
+            wrong = torch.zeros(2, 320, dtype=torch.float64)
+            wrong[0] = 1e3 * torch.arange(320)
+            drafting.propose = lambda last: sound(last) + wrong
+            return drafting
+
+    asked = [SamplingRequest(prompt=(1, 2), seed=0, max_tokens=count, temperature=0.0) for count in (2, 9)]
+    first, second = engine(policy(), draft_tokens=3, drafter=WrongInTheFirstRow()).generate(asked)
+    assert (first.drafted, first.accepted, first.target_forwards) == ((1, 0, 0), (0, 0, 0), 2)
+    assert (second.drafted, second.accepted, second.target_forwards) == ((2, 2, 2), (2, 2, 2), 3)
 
 
 def test_a_sample_ends_at_its_end_token_or_budget_wherever_a_round_reaches_it() -> None:
