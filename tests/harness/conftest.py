@@ -32,7 +32,8 @@ def tiny_cell() -> Cell:
             "model": {"architecture": "qwen3", "config": TINY},
             "algorithm": {"advantage": "grpo", "group_size": 4},
             "task": {"prompt": "expression", "prompts_per_step": 4, "eval_prompts": 4},
+            "rollout": {"max_tokens": 4},
             "warm_start": {"steps": 2, "batch": 4},
-            "batch": {"mini_batch": 16, "micro_batch": 8},
+            "batch": {"mini_batch": 8, "micro_batch": 4},
         },
     )

@@ -10,7 +10,7 @@ import pytest
 from harness.cases.base import Context
 from harness.cases.registry import all_cases
 from harness.cases.runner import CaseAnswer, run_case
-from harness.matrix.cell import Cell
+from harness.matrix.cell import AXES, Cell
 from harness.mutants.activate import Activation
 from harness.mutants.registry import all_mutants
 from harness.subjects.protocol import Subject
@@ -21,11 +21,12 @@ PURE = [
     for case in all_cases().values()
     if case.examples > 1 and not case.id.startswith(("sockets.", "rollout.drafts"))  # the latter: test_draft_kills.py
 ]
-# Qwen3.5's and Gemma4's own, and those of two replicas, need those cells: `rl-gauntlet mutants` runs them.
+# Those of one model, topology or algorithm need its cells: `rl-gauntlet mutants` runs them.
 MUTANTS = [
     mutant
     for mutant in all_mutants().values()
-    if mutant.only_model is None and mutant.only_topology is None and any(mutant.case == case.id for case in PURE)
+    if mutant.only_model is mutant.only_topology is mutant.only_algorithm is None
+    and any(mutant.case == case.id for case in PURE)
 ]
 
 
@@ -61,7 +62,7 @@ def test_a_mutant_is_killed_by_its_own_case(
     case = all_cases()[mutant.case]
     monkeypatch.setattr(type(case), "seconds", 0.5)  # leaves little time for shrinking, which is not the point here
     hits = tmp_path / "hits"
-    Activation(name=name, hits_path=str(hits), model=tiny_cell.model, topology=tiny_cell.topology)()
+    Activation(name=name, hits_path=str(hits), axes={axis: getattr(tiny_cell, axis) for axis in AXES})()
     answer = _run(case.id, tiny_cell, subject, examples=case.examples)
     assert not answer.passed, f"{case.id} passed {answer.examples} examples"
     assert answer.by_assertion, answer.detail
