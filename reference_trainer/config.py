@@ -240,7 +240,7 @@ class TaskConfig(_Section):
     """Where prompts and rewards come from."""
 
     dataset: str = "chain_sum"
-    """Name of a reasoning-gym generator."""
+    """Name of a reasoning-gym generator, or `image_count`, whose images are drawn here."""
     settings: dict[str, Any] = Field(
         default_factory=lambda: {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     )

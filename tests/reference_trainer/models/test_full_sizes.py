@@ -1,8 +1,8 @@
 """Published models: their parameter totals, by the real classes on the meta device and by arithmetic of our own.
 
 `TOTALS` says of each what its makers publish. "name" is no more than the number in the name: it is rounded and, for
-Qwen3.5 and the two smallest Gemma4, counts towers that are left out here, so it is held within 10 % at best. "card" is
-a total of the language model that the makers' card states to three digits. The exact figures are regression figures,
+Qwen3.5 and the two smallest Gemma4, counts towers that are left out here, so it is held within 10 % at best. "quoted" is
+a total of the language model, to three digits, as secondary pages quote it. The exact figures are regression figures,
 which nobody publishes: what holds them is the closed form below. The last column is an independent trace of one AdamW
 step in bfloat16 at full size, in GiB: weights, gradients and two moments, 8 bytes a parameter.
 """
@@ -31,7 +31,7 @@ class Total:
     published: float
     """In billions."""
     stated: str
-    """Where: "name" or "card"."""
+    """Where: "name" or "quoted"."""
     adamw_gib: float
 
 
@@ -44,10 +44,10 @@ TOTALS = {
     "qwen3.5-35b-a3b": Total(34_660_610_688, 35.0, "name", 258.2),
     "gemma4-e2b": Total(4_628_569_344, 5.1, "name", 34.49),  # 5.1 with embeddings and both towers
     "gemma4-e4b": Total(7_463_013_376, 8.0, "name", 55.60),  # 8 with embeddings and both towers
-    "gemma4-26b-a4b": Total(25_233_141_760, 25.2, "card", 188.0),
-    "gemma4-31b": Total(30_697_345_280, 30.7, "card", 228.7),
+    "gemma4-26b-a4b": Total(25_233_141_760, 25.2, "quoted", 188.0),
+    "gemma4-31b": Total(30_697_345_280, 30.7, "quoted", 228.7),
 }
-TOLERANCE = {"name": 0.10, "card": 0.002}
+TOLERANCE = {"name": 0.10, "quoted": 0.002}
 
 
 def on_meta(name: str, size: str) -> PreTrainedModel:
