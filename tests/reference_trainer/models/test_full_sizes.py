@@ -144,5 +144,5 @@ def test_the_shapes_of_the_dense_models_have_the_closed_form_s_total(name: str) 
 
 @pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if "local" in entry.sizes])
 def test_a_local_size_says_the_architecture_and_leaves_the_rest_to_the_checkpoint(name: str) -> None:
-    assert MODELS[name].sizes["local"] == {"architecture": name}
+    assert MODELS[name].sizes["local"] == {"architecture": MODELS[name].extends or name}
     assert name in FAMILIES
