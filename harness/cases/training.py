@@ -12,7 +12,7 @@ from harness.cases.base import Case, Context, require, require_finite
 from harness.cases.tolerances import log_prob_error
 from harness.matrix.cell import AXES, Cell
 from harness.results.vocabulary import FailureClass
-from harness.subjects.protocol import Capability, TrainingRun
+from harness.subjects.protocol import Capability, HeadSize, TrainingRun
 
 _STEPS = 3
 _WARM_START_STEPS = 20  # enough for answers of the right form, of which some are right: groups then differ
@@ -61,6 +61,8 @@ class Trains(Case):
         )
         require(run.fingerprint != run.fingerprint_before, f"no parameter moved in {_STEPS} steps")
         self._require_a_reference_that_stays(run)
+        if Capability.HEAD_BYTES in context.subject.capabilities():
+            context.metrics["log_prob_peak_bytes"] = _log_prob_bytes(context)
 
     def _require_a_reference_that_stays(self, run: TrainingRun) -> None:
         first, last = run.steps[0].get("kl"), run.steps[-1].get("kl")
@@ -191,6 +193,14 @@ class Learns(Case):
             f"{', '.join(f'{gain:+.3f}' for gain in gains)}, {test.test}: p = {test.p_value:.3g}, "
             f"needed below {test.alpha:.3g}",
         )
+
+
+def _log_prob_bytes(context: Context) -> float:
+    """Bytes above the inputs of the cell's log-prob variant, forward and backward, at one size for all cells."""
+    settings = context.cell.settings.get("log_prob", {})
+    size = HeadSize(positions=512, hidden=32, vocabulary=4096, chunk=settings.get("chunk", 512))
+    held = context.subject.head_bytes(settings.get("actor", "dense"), size, dtype=context.cell.dtype, training=True)
+    return float(held)
 
 
 def _train(context: Context, *, seed: int, steps: int, warm_start_steps: int | None = None) -> TrainingRun:
