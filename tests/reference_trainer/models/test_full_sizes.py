@@ -2,7 +2,7 @@
 
 `TOTALS` says of each what its makers publish. "name" is no more than the number in the name: it is rounded and, for
 Qwen3.5 and the two smallest Gemma4, counts towers that are left out here, so it is held within 10 % at best. "quoted"
-is a total of the language model, to three digits, as secondary pages quote it. The exact figures are regression figures,
+is a total of the language model, to three digits, as secondary pages quote it. The exact figures are of regression,
 which nobody publishes: what holds them is the closed form below. The last column is an independent trace of one AdamW
 step in bfloat16 at full size, in GiB: weights, gradients and two moments, 8 bytes a parameter.
 """
