@@ -55,9 +55,10 @@ class ReferenceSubject:
         self._cell = cell
         self._activation: Callable[[], None] | None = None
         self._built: tuple[SyncTrainer, UpdateProbe] | None = None
-        self._model = transformers_config(
-            trainer_config(cell).model
-        )  # a wrong setting is told before anything is built
+        try:  # a wrong setting is told before anything is built
+            self._model = transformers_config(trainer_config(cell).model)
+        except ConfigError as error:
+            raise RequestError(f"cell {cell.id}: {error}") from None
         if mutant is not None:
             if hits_path is None:
                 raise ValueError(f"mutant {mutant} has no file to count its hits in; give hits_path")

@@ -38,6 +38,12 @@ def transformers_config(model: ModelConfig) -> PreTrainedConfig:
         config = family.config_class(**keywords)
     if family.sees:
         _require_image_width(config)
+    vocabulary = config.get_text_config().vocab_size
+    if vocabulary < VOCAB_SIZE:
+        raise ConfigError(
+            f"model.config makes a vocabulary of {vocabulary} ids and the tokenizer has {VOCAB_SIZE}; "
+            "leave vocab_size out, or raise it"
+        )
     return config
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
-from reference_trainer.config import ModelConfig, TrainerConfig
+from reference_trainer.config import ConfigError, DistillationConfig, ModelConfig, TrainerConfig
 from reference_trainer.data.prompts import TaskSource
 from reference_trainer.data.tokenizer import EOS_ID, PAD_ID, build_tokenizer
 from reference_trainer.models.build import build_policy
@@ -45,9 +45,7 @@ def build_trainer(config: TrainerConfig, *, child_setup: Callable[[], None] | No
         reference = build_frozen(plain, config=config) if config.needs_reference else None
         teacher = None
         if config.algorithm.distillation is not None:
-            checkpoint = config.algorithm.distillation.teacher_checkpoint
-            taught = plain.model_copy(update={"checkpoint": checkpoint, "config": {}}) if checkpoint else plain
-            teacher = build_frozen(taught, config=config)
+            teacher = build_teacher(plain, config.algorithm.distillation, config=config)
         critic = None
         if config.algorithm.has_critic:
             critic = build_critic(plain, seed=derive_seed(config.seed, "critic"), dtype=dtype).to(device)
@@ -88,6 +86,18 @@ def build_frozen(model: ModelConfig, *, config: TrainerConfig) -> PreTrainedMode
     """A model with the policy's initial weights, on its device, of which nothing is trained."""
     frozen = build_policy(model, seed=policy_seed(config), dtype=torch_dtype(config)).requires_grad_(False)
     return frozen.to(platform_by_name(config.platform).device())  # type: ignore[arg-type]  # as in build_policy
+
+
+def build_teacher(policy: ModelConfig, distillation: DistillationConfig, *, config: TrainerConfig) -> PreTrainedModel:
+    """The user's own teacher, or the policy's initial weights, which the warm start takes further."""
+    if distillation.teacher_checkpoint is None:
+        return build_frozen(policy, config=config)
+    own = policy.model_copy(update={"checkpoint": distillation.teacher_checkpoint, "config": {}})
+    try:
+        return build_frozen(own, config=config)
+    except ConfigError as error:  # which speaks of the key that a policy's weights stand under
+        said = str(error).replace("model.checkpoint", "algorithm.distillation.teacher_checkpoint")
+        raise ConfigError(said) from None
 
 
 def policy_seed(config: TrainerConfig) -> int:

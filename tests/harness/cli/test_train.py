@@ -93,6 +93,31 @@ def test_a_wrong_file_is_told_with_its_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("model: {checkpoint: /nowhere, config: null}", ('"model.checkpoint" /nowhere', "no folder")),
+        ("model: {config: {vocab_size: 100}}", ("vocabulary of 100 ids", "320", "vocab_size")),
+        ("model: {drafter: {kind: assistant}}", ('model.drafter.kind "assistant"', "Qwen3ForCausalLM", '"mtp"')),
+        ("model: {lora: {rank: 2, targets: [q_prj]}}", ('"q_prj"', 'did you mean "q_proj"?')),
+        (
+            "algorithm: {distillation: {teacher_checkpoint: /nowhere}}",
+            ('"algorithm.distillation.teacher_checkpoint" /nowhere', "no folder"),
+        ),
+    ],
+)
+def test_what_only_the_built_model_can_refuse_is_told_in_a_sentence_too(
+    settings: str, said: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = "size: local\n" if "checkpoint: /nowhere, c" in settings else ""
+    text = size + TRAINING.lstrip() + f"  {settings.replace(', config: null', '')}\n"
+    assert run(written(tmp_path, text), "--out", str(tmp_path / "out"), "--threads", "1") == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    for part in said:
+        assert part in message
+
+
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     assert run(written(tmp_path), "--out", str(tmp_path / "out")) == 2
