@@ -97,8 +97,8 @@ def _per_layer_embeddings_not_synced(hit: Hit) -> None:
     sound = export.export_tensors
     first: dict[str, Any] = {}
 
-    def defective(model: Any) -> Any:
-        for name, tensor in sound(model):
+    def defective(model: Any, **how: Any) -> Any:
+        for name, tensor in sound(model, **how):
             if "per_layer" in name:
                 hit()
                 tensor = first.setdefault(name, tensor.clone())

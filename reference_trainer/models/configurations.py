@@ -38,12 +38,6 @@ def transformers_config(model: ModelConfig) -> PreTrainedConfig:
         config = family.config_class(**keywords)
     if family.sees:
         _require_image_width(config)
-    vocabulary = config.get_text_config().vocab_size
-    if vocabulary < VOCAB_SIZE:
-        raise ConfigError(
-            f"model.config makes a vocabulary of {vocabulary} ids and the tokenizer has {VOCAB_SIZE}; "
-            "leave vocab_size out, or raise it"
-        )
     return config
 
 
@@ -63,6 +57,12 @@ def _parts(family: Family, given: Mapping[str, Any]) -> dict[str, dict[str, Any]
 
 
 def _text_defaults(config_class: type[PreTrainedConfig], given: Mapping[str, Any]) -> dict[str, int]:
+    vocabulary = given.get("vocab_size", VOCAB_SIZE)
+    if not isinstance(vocabulary, int) or vocabulary < VOCAB_SIZE:
+        raise ConfigError(
+            f"model.config makes a vocabulary of {vocabulary} ids and the tokenizer has {VOCAB_SIZE}; "
+            "leave vocab_size out, or raise it"
+        )
     tokens = {"vocab_size": VOCAB_SIZE, "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID}
     if "vocab_size_per_layer_input" in _fields(config_class):
         tokens["vocab_size_per_layer_input"] = given.get("vocab_size", VOCAB_SIZE)
