@@ -13,7 +13,7 @@ from harness.cases.runner import CaseAnswer, run_case
 from harness.cases.training import Learns, RepeatsBitEqual, Trains
 from harness.matrix.cell import Cell
 from harness.results.vocabulary import FailureClass
-from harness.subjects.protocol import TrainingRun
+from harness.subjects.protocol import Capability, TrainingRun
 
 GOOD: Mapping[str, float | None] = {
     "reward": 0.2,
@@ -38,6 +38,9 @@ class Scripted:
     def __init__(self, run: Callable[[int, int], TrainingRun]) -> None:
         self._run = run
         self._runs = 0
+
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.TRAINING})
 
     def depth(self) -> tuple[int, int]:
         return 2, 32
